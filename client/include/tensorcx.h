@@ -1,0 +1,394 @@
+/*
+ * tensorcx.h - share tensor memory between processes
+ *
+ * tensorcxd, a local daemon, owns the memory; this library maps it and exchanges tensors with other
+ * frameworks by DLPack. A tensor lives as long as anything uses it, in whatever process.
+ *
+ *     tcx_client_t *client;
+ *     tcx_tensor_t *tensor;
+ *     tcx_client_open(NULL, &client);
+ *     tcx_put(client, "frames/left", &array, NULL, &tensor);       one process
+ *     tcx_get(client, "frames/left", NULL, &tensor, NULL);         another one
+ *     float *pixels = tcx_tensor_array(tensor)->data;              the same memory
+ *
+ * Returns. Functions that can fail return TCX_OK (0) or another tcx_status; outputs (`ret_`) are
+ * untouched on failure. tcx_error() then says what was asked, what the limit is and what to do.
+ *
+ * Threads. Every function may be called from any thread at any time, on the same objects too,
+ * except that an object must not be used after the call that gives up the last reference to it.
+ *
+ * Blocking. "Asks the daemon" means one or a few requests over a Unix socket, microseconds while
+ * the daemon runs; it starts the daemon if none answers (see tcx_client_options_t). Such a call
+ * returns TCX_UNAVAILABLE, TCX_LOST or TCX_TIMEOUT when the daemon is not there, gone or silent.
+ * All other functions never block.
+ *
+ * Fork, signals. The library installs no signal handler and raises no signal. After fork() a child
+ * may read and write the tensors it inherited; its own calls use a connection of its own.
+ *
+ * Linux 5.14 and newer; x86-64 and arm64.
+ */
+#ifndef TENSORCX_H
+#define TENSORCX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TCX_VERSION "0.1.0"
+
+#if defined(__GNUC__)
+#    define TCX_API __attribute__((visibility("default")))
+#else
+#    define TCX_API
+#endif
+
+/* ---------------------------------------------------------------------------------------- status
+ */
+
+typedef enum tcx_status {
+    TCX_OK = 0,
+    TCX_NOT_FOUND = 1,     /* no such name */
+    TCX_EXISTS = 2,        /* the name exists already and TCX_PUT_EXCLUSIVE was asked for */
+    TCX_OUT_OF_MEMORY = 3, /* capacity, /dev/shm, or this process's own memory */
+    TCX_LIMIT = 4,         /* a limit of the daemon; the text names the option that sets it */
+    TCX_TIMEOUT = 5,
+    TCX_CANCELLED = 6,
+    TCX_STALE = 7,       /* the storage is gone */
+    TCX_INVALID = 8,     /* an argument is wrong */
+    TCX_UNAVAILABLE = 9, /* no daemon, and none could be started */
+    TCX_LOST = 10, /* the daemon went away during the call; the next call looks for a new one */
+    TCX_VERSION_MISMATCH = 11,
+    TCX_DENIED = 12,   /* the socket belongs to somebody else, or the daemon refuses this user */
+    TCX_EXCHANGE = 13, /* dtype, device, layout or mode that the exchange contract does not allow */
+    TCX_SYSTEM = 14,   /* the operating system refused, e.g. out of descriptors; can be repeated */
+    TCX_INTERNAL = 15,
+    TCX_INTERRUPTED = 16 /* the interrupt function asked to stop */
+} tcx_status_t;
+
+/* A short English text for a status; static, never NULL. */
+TCX_API const char *tcx_status_text(int status);
+
+/* What the last call of this thread that failed has to say; static text when there is nothing more
+ * than the status. Valid until the next call of this library on this thread. Never NULL. */
+TCX_API const char *tcx_error(void);
+
+/* TCX_VERSION of the library that runs. */
+TCX_API const char *tcx_version(void);
+
+/* ----------------------------------------------------------------------------------------- arrays
+ */
+
+#define TCX_NDIM_MAX 64
+
+/* As in DLPack: `bits` counts one lane. */
+typedef struct tcx_dtype {
+    uint8_t code; /* enum tcx_dtype_code */
+    uint8_t bits;
+    uint16_t lanes; /* always 1 here */
+} tcx_dtype_t;
+
+enum tcx_dtype_code { TCX_INT = 0, TCX_UINT = 1, TCX_FLOAT = 2, TCX_COMPLEX = 5, TCX_BOOL = 6 };
+
+/* Storage knows bool (8 bits), int and uint 8 to 64, float 16 to 64, complex 64 and 128. */
+TCX_API int tcx_dtype_is_known(tcx_dtype_t dtype);
+
+/* A description of elements that lie in this process's memory; owns nothing. */
+typedef struct tcx_array {
+    void *data; /* the first element; may be NULL when there are no elements */
+    tcx_dtype_t dtype;
+    int32_t ndim;           /* 0 (a scalar) to TCX_NDIM_MAX */
+    const int64_t *shape;   /* ndim dimensions, none negative; may be NULL when ndim is 0 */
+    const int64_t *strides; /* ndim strides in elements; NULL: C order */
+} tcx_array_t;
+
+/* ----------------------------------------------------------------------------------------- client
+ */
+
+/* A client stands for one daemon as this process sees it. It connects when a call first needs the
+ * daemon, and again after the daemon was lost. */
+typedef struct tcx_client tcx_client_t;
+
+typedef struct tcx_client_options {
+    const char
+        *socket; /* path; NULL: $TENSORCX_SOCKET, else $XDG_RUNTIME_DIR/tensorcx/tensorcxd.sock,
+                  * else /run/user/<uid>/tensorcx/..., else /tmp/tensorcx-<uid>/... */
+    int no_autostart;      /* 1: do not start a daemon; so does TENSORCX_AUTOSTART=0 */
+    double answer_timeout; /* seconds to wait for an answer of the daemon; 0: $TENSORCX_TIMEOUT or
+                              30 */
+    int (*interrupt)(
+        void *context); /* may be NULL: called on the calling thread, about ten times a second
+                         * and after a signal, while a call waits; non-zero: the call ends with
+                         * TCX_INTERRUPTED and gives back what it was granted */
+    void *context;
+} tcx_client_options_t;
+
+/* Makes a client; asks nobody yet. `options` may be NULL and is copied. Give it back with
+ * tcx_client_close(). TCX_INVALID: the path is too long for a socket; TCX_OUT_OF_MEMORY. */
+TCX_API int tcx_client_open(const tcx_client_options_t *options, tcx_client_t **ret_client);
+
+/* Gives the client back; NULL is fine. Tensors and bundles stay valid; the connection lives as long
+ * as they do. */
+TCX_API void tcx_client_close(tcx_client_t *client);
+
+/* The path of the socket; valid as long as the client. */
+TCX_API const char *tcx_client_socket(const tcx_client_t *client);
+
+/* Connects now if that has not happened. Asks the daemon. */
+TCX_API int tcx_client_connect(tcx_client_t *client);
+
+/* ---------------------------------------------------------------------------------------- tensors
+ */
+
+/* An immutable description of elements in shared memory, or in private memory of this process that
+ * came by DLPack ("local"). Reference-counted; views of one storage keep it alive together. */
+typedef struct tcx_tensor tcx_tensor_t;
+
+/* New shared memory, C order; 256-byte aligned, page-aligned from 64 KiB up. tcx_empty() may show
+ * old bytes of the same user, tcx_zeros() is zero. Asks the daemon. TCX_INVALID: negative or
+ * overflowing shape; TCX_EXCHANGE: dtype not known to storage; TCX_OUT_OF_MEMORY: the text has the
+ * numbers; TCX_SYSTEM: e.g. no descriptor left to map the memory. */
+TCX_API int tcx_empty(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
+                      tcx_tensor_t **ret_tensor);
+TCX_API int tcx_zeros(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
+                      tcx_tensor_t **ret_tensor);
+
+/* New shared memory with a packed copy of `source`, in any layout. As tcx_empty(). */
+TCX_API int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_tensor_t **ret_tensor);
+
+/* One more, one less reference. NULL is fine. tcx_tensor_unref() may be called on any thread, at
+ * exit and in signal-free contexts without limits: it never waits for the daemon or for a lock.
+ * Releasing a local tensor calls the deleter of the foreign memory. */
+TCX_API tcx_tensor_t *tcx_tensor_ref(tcx_tensor_t *tensor);
+TCX_API void tcx_tensor_unref(tcx_tensor_t *tensor);
+
+/* The elements; owned by the tensor, valid as long as it. `strides` is never NULL. */
+TCX_API const tcx_array_t *tcx_tensor_array(const tcx_tensor_t *tensor);
+
+typedef struct tcx_info {
+    uint64_t nbytes;         /* of the elements */
+    uint64_t storage_id;     /* 0: local memory */
+    uint64_t storage_nbytes; /* of the storage that the tensor keeps alive */
+    uint64_t version;        /* of the name it came from; 0: from none */
+    const char *name;        /* it was put under or got by; NULL: none. Owned by the tensor */
+    int readonly;            /* nobody may write through this tensor */
+    int is_shared;           /* its memory belongs to a daemon that this process is connected to */
+    int32_t device_type;     /* as in DLPack; 1: CPU */
+    int32_t device_id;
+} tcx_info_t;
+
+TCX_API void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info);
+
+/* Another C-contiguous tensor on the same storage: `byte_offset` from the first element of
+ * `tensor`, which must be contiguous itself. Its name and version are dropped. `readonly` 1 makes
+ * the view read-only; a view of a read-only tensor always is. TCX_INVALID: beyond the tensor's
+ * bytes, or not aligned to the element. */
+TCX_API int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndim,
+                            const int64_t *shape, uint64_t byte_offset, int readonly,
+                            tcx_tensor_t **ret_tensor);
+
+/* Whether all of these bytes lie in one live storage of the daemon, mapped in this process by this
+ * client. */
+TCX_API int tcx_is_shared(tcx_client_t *client, const void *data, size_t nbytes);
+
+/* Copies all elements of `source`, any layout, packed to `to`. Touches no daemon.
+ * TCX_INVALID: the array is malformed, or does not have exactly `nbytes` bytes. */
+TCX_API int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes);
+
+/* ------------------------------------------------------------------------------------------ names
+ */
+
+/* Names are 1 to 255 bytes of UTF-8 without control characters. */
+
+enum tcx_put_flag {
+    TCX_PUT_READONLY = 1,  /* whoever gets it may not write */
+    TCX_PUT_EPHEMERAL = 2, /* the name goes when this process is gone */
+    TCX_PUT_EXCLUSIVE = 4, /* TCX_EXISTS instead of replacing */
+    TCX_PUT_COPY = 8,      /* a snapshot, also of memory that is shared already */
+    TCX_PUT_NO_COPY = 16   /* TCX_EXCHANGE instead of copying private memory */
+};
+
+typedef struct tcx_put_options {
+    unsigned flags; /* enum tcx_put_flag */
+    double ttl;     /* seconds until the name goes; 0: no limit */
+} tcx_put_options_t;
+
+/* Publishes `source` under `name`, atomically replacing what is there; readers keep what they have.
+ * Memory that is shared already and C-contiguous is published as it is (later writes show);
+ * everything else is copied. `options` and `ret_tensor` may be NULL. `name` NULL: no name, just the
+ * shared tensor. Asks the daemon. TCX_INVALID, TCX_EXISTS, TCX_OUT_OF_MEMORY, TCX_EXCHANGE (dtype;
+ * copy needed but TCX_PUT_NO_COPY), TCX_LIMIT. */
+TCX_API int tcx_put(tcx_client_t *client, const char *name, const tcx_array_t *source,
+                    const tcx_put_options_t *options, tcx_tensor_t **ret_tensor);
+
+typedef struct tcx_bundle tcx_bundle_t;
+
+typedef struct tcx_get_options {
+    double timeout; /* seconds to wait for the name (or something newer); 0: do not wait; negative:
+                       no limit */
+    uint64_t newer_than; /* only a version above this one */
+    int readonly;        /* this handle does not want to write */
+} tcx_get_options_t;
+
+/* Looks `name` up. Sets exactly one of *ret_tensor and *ret_bundle and leaves the other alone
+ * (ret_bundle may be NULL: then a bundle is TCX_INVALID). `options` may be NULL. Asks the daemon,
+ * waits at most `timeout`. TCX_NOT_FOUND (without waiting), TCX_TIMEOUT, TCX_INTERRUPTED,
+ * TCX_SYSTEM. */
+TCX_API int tcx_get(tcx_client_t *client, const char *name, const tcx_get_options_t *options,
+                    tcx_tensor_t **ret_tensor, tcx_bundle_t **ret_bundle);
+
+/* Removes the name; its memory is free when its last user is gone. Asks the daemon. TCX_NOT_FOUND.
+ */
+TCX_API int tcx_delete(tcx_client_t *client, const char *name);
+
+/* One name as the daemon knows it. */
+typedef struct tcx_entry {
+    const char *name;
+    uint64_t version;
+    uint64_t storage_id;
+    uint64_t nbytes; /* of the storage */
+    int is_bundle;   /* then dtype and shape mean nothing */
+    int readonly;
+    int ephemeral;
+    tcx_dtype_t dtype;
+    int32_t ndim;
+    const int64_t *shape;
+    double age;       /* seconds since this version was put */
+    double ttl_left;  /* seconds; negative: no limit */
+    uint64_t holders; /* clients that use the storage */
+    int publisher;    /* its process id */
+} tcx_entry_t;
+
+/* Called with one entry at a time, valid during the call only, with no lock held; non-zero stops.
+ */
+typedef int (*tcx_entry_fn)(void *context, const tcx_entry_t *entry);
+
+/* Calls `fn` for one name, or for all names that begin with `prefix` (NULL: all), sorted by their
+ * bytes. Takes no reference on anything. Ask the daemon; a list in pages, so names put meanwhile
+ * may or may not show. tcx_stat(): TCX_NOT_FOUND. */
+TCX_API int tcx_stat(tcx_client_t *client, const char *name, tcx_entry_fn fn, void *context);
+TCX_API int tcx_list(tcx_client_t *client, const char *prefix, tcx_entry_fn fn, void *context);
+
+/* ---------------------------------------------------------------------------------------- bundles
+ */
+
+/* A bundle is an ordered tree of tensors: a mapping from keys to tensors or further mappings. */
+
+typedef struct tcx_item {
+    const char *const
+        *path; /* `depth` keys, outermost first; UTF-8, may be empty, at most 65,535 bytes each */
+    size_t depth;             /* at least 1, at most 64 */
+    const tcx_array_t *array; /* NULL: an empty mapping */
+} tcx_item_t;
+
+/* Publishes a bundle. Private arrays are packed into one storage (the same memory and layout twice
+ * is stored once), in any layout; arrays that are shared already and contiguous are referred to. A
+ * bad item fails the whole put and the text names its path. Otherwise as tcx_put(). */
+TCX_API int tcx_put_bundle(tcx_client_t *client, const char *name, const tcx_item_t *items,
+                           size_t count, const tcx_put_options_t *options,
+                           tcx_bundle_t **ret_bundle);
+
+TCX_API tcx_bundle_t *tcx_bundle_ref(tcx_bundle_t *bundle);
+TCX_API void tcx_bundle_unref(tcx_bundle_t *bundle);
+
+/* Items in the order they were put. */
+TCX_API size_t tcx_bundle_count(const tcx_bundle_t *bundle);
+
+/* The item's path and tensor (NULL: an empty mapping), borrowed from the bundle. Keys end with a 0
+ * byte. `index` below tcx_bundle_count(). */
+TCX_API void tcx_bundle_item(const tcx_bundle_t *bundle, size_t index, const char *const **ret_path,
+                             size_t *ret_depth, tcx_tensor_t **ret_tensor);
+
+/* name, version, readonly, is_shared, storage_id and storage_nbytes as for a tensor; nbytes is the
+ * sum over its tensors. */
+TCX_API void tcx_bundle_info(const tcx_bundle_t *bundle, tcx_info_t *ret_info);
+
+/* ----------------------------------------------------------------------------------------- DLPack
+ */
+
+/* From <dlpack/dlpack.h>, which callers of this section include themselves. */
+struct DLManagedTensor;
+struct DLManagedTensorVersioned;
+
+typedef enum tcx_copy_mode {
+    TCX_COPY_IF_NEEDED = 0,
+    TCX_COPY_NEVER = 1,
+    TCX_COPY_ALWAYS = 2
+} tcx_copy_mode_t;
+
+/* The exchange contract (docs/exchange.md): CPU; float32, int32, bool; C-contiguous. NEVER and
+ * IF_NEEDED share the memory and keep it alive; no daemon is needed. ALWAYS makes a copy in shared
+ * memory; `client` may be NULL otherwise. Takes ownership of `managed` also on failure: its deleter
+ * is called exactly once, now or with the last reference to the memory, on whatever thread that is.
+ * TCX_EXCHANGE, or as tcx_copy(). */
+TCX_API int tcx_from_dlpack(tcx_client_t *client, struct DLManagedTensorVersioned *managed,
+                            tcx_copy_mode_t copy, tcx_tensor_t **ret_tensor);
+TCX_API int tcx_from_dlpack_legacy(tcx_client_t *client, struct DLManagedTensor *managed,
+                                   tcx_copy_mode_t copy, tcx_tensor_t **ret_tensor);
+
+/* A managed tensor that shares the memory and keeps it alive until its deleter is called, once, by
+ * the caller, on any thread. Version 1.x, byte offset 0, strides never NULL for ndim > 0. `copied`
+ * 1 sets the flag IS_COPIED. Legacy tensors cannot say that they are read-only: TCX_EXCHANGE. */
+TCX_API int tcx_to_dlpack(tcx_tensor_t *tensor, int copied,
+                          struct DLManagedTensorVersioned **ret_managed);
+TCX_API int tcx_to_dlpack_legacy(tcx_tensor_t *tensor, struct DLManagedTensor **ret_managed);
+
+/* ------------------------------------------------------------------------------------- the daemon
+ */
+
+typedef struct tcx_stats {
+    uint64_t pid, boot_id, uptime_ms;
+    uint64_t backing; /* 0: POSIX shared memory, 1: sealed memfd */
+    uint64_t clients, holds, storages;
+    uint64_t bytes; /* of live storages */
+    uint64_t names, tickets, channels, segments;
+    uint64_t committed_bytes, warm_bytes, capacity_bytes;
+    uint64_t waiting;  /* calls that wait for a name or for memory */
+    uint64_t version;  /* last version given to a name */
+    uint64_t requests; /* messages received */
+    uint64_t dropped;  /* clients dropped for breaking the protocol */
+} tcx_stats_t;
+
+/* Counters of the daemon. Asks the daemon. */
+TCX_API int tcx_stats(tcx_client_t *client, tcx_stats_t *ret_stats);
+
+/* Version text of the daemon last connected to; "" before. Copied to `ret_text`, cut to `capacity`.
+ */
+TCX_API void tcx_daemon_version(tcx_client_t *client, char *ret_text, size_t capacity);
+
+typedef struct tcx_peer {
+    uint64_t id;
+    int pid, uid;
+    const char *program;
+    uint64_t storages; /* that it holds */
+    uint64_t bytes;    /* of these storages */
+    uint64_t waiting;  /* its calls that are not yet answered */
+    double age;        /* seconds since it connected */
+    int connected;     /* 0: its socket is closed, its memory still mapped */
+    int is_self;       /* it is this client */
+} tcx_peer_t;
+
+/* Calls `fn` for every client of the daemon; as tcx_list(). */
+typedef int (*tcx_peer_fn)(void *context, const tcx_peer_t *peer);
+TCX_API int tcx_clients(tcx_client_t *client, tcx_peer_fn fn, void *context);
+
+/* Ends the daemon in good order: mapped memory stays valid, names are gone. Never starts one.
+ * Returns when the daemon has closed the connection. TCX_UNAVAILABLE: none runs. */
+TCX_API int tcx_stop(tcx_client_t *client);
+
+/* ------------------------------------------------------------------------------------------- logs
+ */
+
+/* The library prints nothing. With a function set, it is called for what an operator may want to
+ * know (connected, lost, started a daemon), on any thread, with one line without newline; it must
+ * not call the library. NULL: silent again. */
+typedef void (*tcx_log_fn)(void *context, const char *line);
+TCX_API void tcx_set_log(tcx_log_fn fn, void *context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,25 @@
+#include "status.h"
+
+const char *status_text(int status) {
+    switch (status) {
+#define STATUS(name, value, text, exception) \
+    case value:                              \
+        return text;
+#include "status.def"
+#undef STATUS
+    default:
+        return "unknown status";
+    }
+}
+
+const char *status_name(int status) {
+    switch (status) {
+#define STATUS(name, value, text, exception) \
+    case value:                              \
+        return #name;
+#include "status.def"
+#undef STATUS
+    default:
+        return "UNKNOWN";
+    }
+}
