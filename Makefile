@@ -1,11 +1,131 @@
-# tensorcx - `make help` tells what there is.
-# One description of the C build: pip install calls it too (setup.py).
+# tensorcx: `make help` tells what there is.
+#
+# The one description of the C build; `pip install .` calls it too (setup.py). Sources are found by
+# folder, so a new file needs no line here. The include paths below are the layers: proto knows libc,
+# client knows proto, daemon knows proto and libuv, python knows the public header.
 
-VERSION := 0.1.0
-PREFIX  ?= /usr/local
-BUILD   ?= build
-CC      ?= cc
-PYTHON  ?= python3
-VENV    ?= .venv
+VERSION  := 0.1.0
+PREFIX   ?= /usr/local
+BUILD    ?= build
+PYTHON   ?= python3
+VENV     ?= .venv
+VPY      := $(VENV)/bin/python
+
+CFLAGS   ?= -O2 -g
+SANITIZE ?=
+WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wundef \
+            -Wpointer-arith -Wimplicit-fallthrough -Wconversion -Wno-sign-conversion $(WERROR)
+ALL_CFLAGS := -std=gnu11 -D_GNU_SOURCE -DTENSORCX_VERSION='"$(VERSION)"' -fvisibility=hidden \
+              $(WARNINGS) $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+LINK     := $(CFLAGS) $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+
+# Where setup.py builds, the running interpreter has the headers; here the virtual environment does.
+ifeq ($(origin HEADERS_FROM),undefined)
+HEADERS_FROM := $(VPY)
+NEEDS_VENV   := $(VENV)/.ready
+endif
+DLPACK_INCLUDE = $(shell $(HEADERS_FROM) -c "import importlib.util as u; print(u.find_spec('tvm_ffi').submodule_search_locations[0] + '/include')")
+PYTHON_INCLUDE = $(shell $(HEADERS_FROM) -c "import sysconfig as s; print(s.get_path('include'))")
+
+objects   = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)/*.c))
+PROTO    := $(call objects,proto/wire)
+DAEMON   := $(call objects,daemon)
+CLIENT   := $(call objects,client)
+CORE     := $(call objects,python/core)
+PACKAGE  := $(BUILD)/python/tensorcx
+SOURCES  := $(wildcard proto/wire/*.[ch] daemon/*.[ch] client/*.[ch] client/include/*.h \
+            python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fault/*.c)
+
+$(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iclient/include -isystem $(DLPACK_INCLUDE)
+$(BUILD)/obj/client/%.o:      ALL_CFLAGS += -fPIC -DTENSORCX_PREFIX='"$(PREFIX)"'
+$(BUILD)/obj/proto/%.o:       ALL_CFLAGS += -fPIC
+$(BUILD)/obj/daemon/%.o:      INCLUDES = -Iproto/wire
+$(BUILD)/obj/python/core/%.o: INCLUDES = -Iclient/include -isystem $(DLPACK_INCLUDE) -isystem $(PYTHON_INCLUDE)
+$(BUILD)/obj/python/core/%.o: ALL_CFLAGS += -fPIC -DPy_LIMITED_API=0x030B0000
 
 .DEFAULT_GOAL := all
+.PHONY: all help demo check check-full lint format install clean venv native package FORCE
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+## all: build daemon, library and Python package into build/
+all: native package
+
+## help: this list
+help:
+	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST))
+
+# ------------------------------------------------------------------------------------------- build
+
+native: $(BUILD)/bin/tensorcxd $(BUILD)/lib/libtensorcx.so $(BUILD)/lib/pkgconfig/tensorcx.pc
+
+# Rebuild everything when the flags change.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(ALL_CFLAGS) $(PREFIX)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS) $(PREFIX)' >$@
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags $(NEEDS_VENV)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(INCLUDES) -MMD -MP -c -o $@ $<
+
+$(BUILD)/bin/tensorcxd: $(DAEMON) $(PROTO)
+	@mkdir -p $(@D)
+	$(CC) $(LINK) -o $@ $^ -l:libuv_a.a -lpthread -ldl -lrt
+
+$(BUILD)/lib/libtensorcx.so.0: $(CLIENT) $(PROTO) client/tensorcx.map
+	@mkdir -p $(@D)
+	$(CC) $(LINK) -shared -Wl,-soname,libtensorcx.so.0 -Wl,--version-script=client/tensorcx.map \
+	    $(if $(SANITIZE),,-Wl,-z,defs) -o $@ $(CLIENT) $(PROTO) -lpthread -ldl -lrt
+
+$(BUILD)/lib/libtensorcx.so: $(BUILD)/lib/libtensorcx.so.0
+	ln -sf libtensorcx.so.0 $@
+
+$(BUILD)/lib/pkgconfig/tensorcx.pc: client/tensorcx.pc.in $(BUILD)/flags
+	@mkdir -p $(@D)
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
+
+$(PACKAGE)/_core.abi3.so: $(CORE) $(BUILD)/lib/libtensorcx.so
+	@mkdir -p $(@D)
+	$(CC) $(LINK) -shared -Wl,-rpath,'$$ORIGIN/lib' -o $@ $(CORE) -L$(BUILD)/lib -ltensorcx
+
+# build/python/tensorcx is what the wheel contains; python/tensorcx holds only its sources.
+package: $(PACKAGE)/_core.abi3.so native
+	mkdir -p $(PACKAGE)/lib $(PACKAGE)/include
+	for f in python/tensorcx/*; do cp -ru $$f $(PACKAGE)/; done
+	cp -u $(BUILD)/lib/libtensorcx.so.0 $(BUILD)/bin/tensorcxd $(PACKAGE)/lib/
+	cp -u client/include/tensorcx.h $(PACKAGE)/include/
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+# -------------------------------------------------------------------------------- the environment
+
+## venv: Debian packages (with root) and the virtual environment with pinned Python packages
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: tools/requirements.txt tools/requirements-nodeps.txt bootstrap
+	./bootstrap
+	$(PYTHON) -m venv $(VENV)
+	$(VPY) -m pip install -q --disable-pip-version-check -r tools/requirements.txt
+	$(VPY) -m pip install -q --disable-pip-version-check --no-deps -r tools/requirements-nodeps.txt
+	touch $@
+
+# ------------------------------------------------------------------------------------------- usage
+
+## demo: four workers serve sentence embeddings from one copy of a model's weights
+demo: all
+	PYTHONPATH=$(BUILD)/python $(VPY) examples/embeddings.py
+
+## install: daemon, library, header and pkg-config file under PREFIX (default /usr/local)
+install: native
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(BUILD)/bin/tensorcxd $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(BUILD)/lib/libtensorcx.so.0 $(DESTDIR)$(PREFIX)/lib/
+	ln -sf libtensorcx.so.0 $(DESTDIR)$(PREFIX)/lib/libtensorcx.so
+	install -m 644 $(BUILD)/lib/pkgconfig/tensorcx.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
+	install -m 644 client/include/tensorcx.h $(DESTDIR)$(PREFIX)/include/
+
+## clean: remove build/ (the virtual environment stays)
+clean:
+	rm -rf $(BUILD)
+
+include tests/tests.mk

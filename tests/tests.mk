@@ -1,0 +1,90 @@
+# How everything is checked; included by the Makefile.
+
+PYTEST := PYTHONPATH=$(BUILD)/python $(VPY) -m pytest -q -p no:cacheprovider
+
+## check: lint, C tests under sanitizers, Python tests, packaging; under 15 minutes
+check: lint unit python-tests numpy-oldest packaging
+
+## check-full: check, the NumPy matrix and the long variants of the fault tests
+check-full: check numpy-matrix slow-tests
+
+.PHONY: unit python-tests slow-tests numpy-oldest numpy-matrix packaging
+
+# ------------------------------------------------------------------------------------------- C
+# tests/unit/<layer>/test_*.c: each is a program of its own, linked with all objects of its layer.
+
+UNIT_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*/test_*.c))
+
+$(BUILD)/obj/tests/unit/proto/%.o:  INCLUDES = -Iproto/wire -Itests/unit
+$(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Idaemon -Itests/unit
+$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iclient -Iclient/include -Itests/unit \
+                                               -isystem $(DLPACK_INCLUDE)
+
+UNIT_RUNNER := $(BUILD)/obj/tests/unit/runner.o
+
+$(BUILD)/unit/proto/%: $(BUILD)/obj/tests/unit/proto/%.o $(UNIT_RUNNER) $(PROTO)
+	@mkdir -p $(@D)
+	$(CC) $(LINK) -o $@ $^ -lpthread
+
+$(BUILD)/unit/daemon/%: $(BUILD)/obj/tests/unit/daemon/%.o $(UNIT_RUNNER) $(PROTO) $(filter-out %/main.o,$(DAEMON))
+	@mkdir -p $(@D)
+	$(CC) $(LINK) -o $@ $^ -l:libuv_a.a -lpthread -ldl -lrt
+
+$(BUILD)/unit/client/%: $(BUILD)/obj/tests/unit/client/%.o $(UNIT_RUNNER) $(PROTO) $(CLIENT)
+	@mkdir -p $(@D)
+	$(CC) $(LINK) -o $@ $^ -lpthread -ldl -lrt
+
+.PHONY: unit-run
+unit-run: $(UNIT_TESTS:%=$(BUILD)/unit/%) $(BUILD)/bin/tensorcxd
+	set -e; for t in $(UNIT_TESTS); do echo "== $$t"; TENSORCXD=$(CURDIR)/$(BUILD)/bin/tensorcxd $(BUILD)/unit/$$t; done
+
+## unit: C tests under AddressSanitizer and UBSan
+unit:
+	$(MAKE) BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g' WERROR=-Werror unit-run
+
+## thread: C tests of the client library under ThreadSanitizer
+.PHONY: thread
+thread:
+	$(MAKE) BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g' unit-run \
+	    UNIT_TESTS='$(filter client/%,$(UNIT_TESTS))'
+
+# -------------------------------------------------------------------------------------- Python
+
+## python-tests: tests/python, tests/wire, tests/fault with the newest NumPy
+python-tests: all
+	$(PYTEST) -m 'not slow' tests/python tests/wire tests/fault
+
+slow-tests: all
+	$(PYTEST) -m slow tests
+
+numpy-oldest: all
+	tests/numpy_matrix.sh $(BUILD) 1.26.4
+
+numpy-matrix: all
+	tests/numpy_matrix.sh $(BUILD) 2.1.3 2.2.6
+
+## packaging: pip install . in a fresh environment; autostart works from there
+packaging: all
+	$(PYTEST) tests/packaging
+
+# ---------------------------------------------------------------------------------------- lint
+
+## lint: formatting, compilers with -Werror, cppcheck, ruff, mypy
+lint: $(VENV)/.ready
+	./bootstrap tools
+	clang-format --dry-run -Werror $(SOURCES)
+	$(MAKE) BUILD=build/gcc CC=gcc WERROR=-Werror native build/gcc/python/tensorcx/_core.abi3.so
+	$(MAKE) BUILD=build/clang CC=clang WERROR=-Werror native build/clang/python/tensorcx/_core.abi3.so
+	cppcheck -q --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
+	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iclient/include \
+	    -j2 proto/wire daemon client python/core
+	$(VENV)/bin/ruff check python examples tests tools
+	$(VENV)/bin/ruff format --check python examples tests tools
+	$(VENV)/bin/mypy
+
+## format: rewrite C and Python sources in the project's style
+format: $(VENV)/.ready
+	./bootstrap tools
+	clang-format -i $(SOURCES)
+	$(VENV)/bin/ruff format python examples tests tools
+	$(VENV)/bin/ruff check --fix python examples tests tools
