@@ -91,7 +91,8 @@ $(PACKAGE)/_core.abi3.so: $(CORE) $(BUILD)/lib/libtensorcx.so
 # build/python/tensorcx is what the wheel contains; python/tensorcx holds only its sources.
 package: $(PACKAGE)/_core.abi3.so native
 	mkdir -p $(PACKAGE)/lib $(PACKAGE)/include
-	for f in python/tensorcx/*; do cp -ru $$f $(PACKAGE)/; done
+	rm -f $(PACKAGE)/*.py $(PACKAGE)/*.pyi
+	cp -p python/tensorcx/*.py python/tensorcx/*.pyi python/tensorcx/py.typed $(PACKAGE)/
 	cp -u $(BUILD)/lib/libtensorcx.so.0 $(BUILD)/bin/tensorcxd $(PACKAGE)/lib/
 	cp -u client/include/tensorcx.h $(PACKAGE)/include/
 

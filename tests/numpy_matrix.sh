@@ -1,0 +1,18 @@
+#!/bin/sh
+# Runs the exchange and Python tests with other NumPy versions: numpy_matrix.sh BUILD VERSION...
+# Each version has an environment of its own, made on first use (.venv-numpy-VERSION).
+set -eu
+build=$1
+shift
+for version in "$@"; do
+    venv=.venv-numpy-$version
+    if [ ! -e "$venv/.ready" ]; then
+        python3 -m venv "$venv"
+        "$venv/bin/pip" install -q --disable-pip-version-check -c tools/requirements-matrix.txt \
+            "numpy==$version" apache-tvm-ffi pytest pytest-timeout hypothesis
+        touch "$venv/.ready"
+    fi
+    echo "== NumPy $version"
+    PYTHONPATH=$build/python "$venv/bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' \
+        tests/python --ignore=tests/python/test_demo.py
+done
