@@ -88,3 +88,10 @@ format: $(VENV)/.ready
 	clang-format -i $(SOURCES)
 	$(VENV)/bin/ruff format python examples tests tools
 	$(VENV)/bin/ruff check --fix python examples tests tools
+
+# ------------------------------------------------------------------------------------- figures
+
+## bench: what the core costs, against the physical limits and a peer of the same run
+.PHONY: bench
+bench: all
+	PYTHONPATH=$(BUILD)/python $(VPY) tests/bench/bench_core.py
