@@ -1,0 +1,175 @@
+#include "path.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "status.h"
+
+static const char *environment(const char *name) {
+    const char *value = getenv(name);
+
+    return value && *value ? value : NULL;
+}
+
+/* Whether `folder` can hold our socket; links are fine here, the user's session made it. */
+static int is_runtime_folder(const char *folder) {
+    struct stat info;
+
+    return folder && folder[0] == '/' && stat(folder, &info) == 0 && S_ISDIR(info.st_mode) &&
+           info.st_uid == geteuid();
+}
+
+static int print_default(char *path, size_t size) {
+    unsigned uid = (unsigned)geteuid();
+    const char *runtime = environment("XDG_RUNTIME_DIR");
+    char session[64];
+
+    snprintf(session, sizeof session, "/run/user/%u", uid);
+    if (!is_runtime_folder(runtime)) {
+        runtime = is_runtime_folder(session) ? session : NULL;
+    }
+    return runtime ? snprintf(path, size, "%s/tensorcx/tensorcxd.sock", runtime)
+                   : snprintf(path, size, "/tmp/tensorcx-%u/tensorcxd.sock", uid);
+}
+
+/* A relative path is made absolute: the daemon works in "/". */
+static int print_given(const char *given, char *path, size_t size) {
+    char here[PATH_SIZE];
+
+    if (given[0] == '/') {
+        return snprintf(path, size, "%s", given);
+    }
+    if (!getcwd(here, sizeof here)) {
+        return errno == ERANGE ? (int)size : -1;
+    }
+    return snprintf(path, size, "%s/%s", here, given);
+}
+
+int path_resolve(const char *given, char ret_path[PATH_SIZE], char ret_text[PATH_TEXT_SIZE]) {
+    char path[PATH_SIZE];
+    int length;
+
+    if (!given || !*given) {
+        given = environment("TENSORCX_SOCKET");
+    }
+    length = given ? print_given(given, path, sizeof path) : print_default(path, sizeof path);
+    if (length < 0) {
+        snprintf(ret_text, PATH_TEXT_SIZE, "the current folder cannot be found: %s",
+                 strerror(errno));
+        return STATUS_SYSTEM;
+    }
+    if (length >= PATH_SIZE) {
+        snprintf(ret_text, PATH_TEXT_SIZE,
+                 "the path of the socket is too long: a Unix socket's path has at most %d bytes, "
+                 "this one starts with %.100s (set TENSORCX_SOCKET to a shorter one)",
+                 PATH_SIZE - 1, given ? given : path);
+        return STATUS_INVALID;
+    }
+    memcpy(ret_path, path, (size_t)length + 1);
+    return STATUS_OK;
+}
+
+int path_trusts(uid_t uid) {
+    const char *allowed = environment("TENSORCX_ALLOW_UID");
+    char *end;
+
+    if (uid == geteuid() || uid == 0) {
+        return 1;
+    }
+    if (!allowed) {
+        return 0;
+    }
+    unsigned long long value = strtoull(allowed, &end, 10);
+    return *end == '\0' && value == uid;
+}
+
+static void print_folder(const char *path, char folder[PATH_SIZE]) {
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == path ? 1 : (size_t)(slash - path);
+
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+}
+
+static int check_folder(const char *folder, char ret_text[PATH_TEXT_SIZE]) {
+    struct stat info;
+
+    if (lstat(folder, &info) != 0) {
+        int missing = errno == ENOENT || errno == ENOTDIR;
+        snprintf(ret_text, PATH_TEXT_SIZE, "%s: %s", folder, strerror(errno));
+        return missing ? STATUS_NOT_FOUND : STATUS_SYSTEM;
+    }
+    if (S_ISLNK(info.st_mode)) {
+        snprintf(ret_text, PATH_TEXT_SIZE,
+                 "%s is a symbolic link; a socket's folder must be named by its real path", folder);
+        return STATUS_DENIED;
+    }
+    if (!S_ISDIR(info.st_mode)) {
+        snprintf(ret_text, PATH_TEXT_SIZE, "%s is not a folder", folder);
+        return STATUS_INVALID;
+    }
+    if (!path_trusts(info.st_uid)) {
+        snprintf(ret_text, PATH_TEXT_SIZE,
+                 "the socket's folder %s belongs to user %u, and this process runs as user %u "
+                 "(TENSORCX_ALLOW_UID=%u says that user can be trusted)",
+                 folder, (unsigned)info.st_uid, (unsigned)geteuid(), (unsigned)info.st_uid);
+        return STATUS_DENIED;
+    }
+    /* In a sticky folder, as /tmp, nobody can replace what another user made. */
+    if ((info.st_mode & (S_IWGRP | S_IWOTH)) && !(info.st_mode & S_ISVTX)) {
+        snprintf(ret_text, PATH_TEXT_SIZE,
+                 "others may write in the socket's folder %s (mode %03o): chmod go-w %s", folder,
+                 (unsigned)info.st_mode & 0777, folder);
+        return STATUS_DENIED;
+    }
+    return STATUS_OK;
+}
+
+int path_make_folder(const char *path, char ret_text[PATH_TEXT_SIZE]) {
+    char folder[PATH_SIZE];
+
+    print_folder(path, folder);
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
+        snprintf(ret_text, PATH_TEXT_SIZE, "the socket's folder %s cannot be made: %s", folder,
+                 strerror(errno));
+        return STATUS_SYSTEM;
+    }
+    return check_folder(folder, ret_text);
+}
+
+int path_check(const char *path, char ret_text[PATH_TEXT_SIZE]) {
+    char folder[PATH_SIZE];
+    struct stat info;
+
+    print_folder(path, folder);
+    int r = check_folder(folder, ret_text);
+    if (r != STATUS_OK) {
+        return r;
+    }
+    if (lstat(path, &info) != 0) {
+        int missing = errno == ENOENT;
+        snprintf(ret_text, PATH_TEXT_SIZE, "%s: %s", path, strerror(errno));
+        return missing ? STATUS_NOT_FOUND : STATUS_SYSTEM;
+    }
+    if (S_ISLNK(info.st_mode)) {
+        snprintf(ret_text, PATH_TEXT_SIZE,
+                 "%s is a symbolic link; the socket must be named by its real path", path);
+        return STATUS_DENIED;
+    }
+    if (!S_ISSOCK(info.st_mode)) {
+        snprintf(ret_text, PATH_TEXT_SIZE, "%s is in the way: it is not a socket", path);
+        return STATUS_INVALID;
+    }
+    if (!path_trusts(info.st_uid)) {
+        snprintf(ret_text, PATH_TEXT_SIZE,
+                 "the socket %s belongs to user %u, and this process runs as user %u "
+                 "(TENSORCX_ALLOW_UID=%u says that user can be trusted)",
+                 path, (unsigned)info.st_uid, (unsigned)geteuid(), (unsigned)info.st_uid);
+        return STATUS_DENIED;
+    }
+    return STATUS_OK;
+}
