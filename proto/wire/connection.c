@@ -134,10 +134,8 @@ int connection_receive(int socket, void *bytes, size_t capacity, int *ret_fd) {
         r = -EMSGSIZE;
     } else if (nfds > 1) {
         r = -EPROTO;
-    } else if (message.msg_flags & MSG_CTRUNC) {
-        r = -EMFILE;
     } else {
-        *ret_fd = fd;
+        *ret_fd = fd < 0 && (message.msg_flags & MSG_CTRUNC) ? FD_DROPPED : fd;
         return (int)n;
     }
     if (fd >= 0) {

@@ -31,9 +31,11 @@ int connection_send_bytes(int socket, const void *bytes, size_t nbytes, int fd);
 size_t frame_nbytes(const struct frame *frame);
 void frame_flatten(const struct frame *frame, void *ret_bytes);
 
-/* Receives one message into `bytes`, and at most one descriptor into *ret_fd (-1: none came), which
- * the caller owns. Returns its size, 0 at the end of the connection, or a negative errno: -EAGAIN
- * nothing there, -EMSGSIZE longer than `capacity`, -EMFILE the kernel dropped a descriptor (this
- * process or the system has no free one, or a security module refused), -EPROTO more than one
- * descriptor. Whatever arrived with a failed message is closed. */
+#define FD_DROPPED (-2)
+
+/* Receives one message into `bytes`, and at most one descriptor into *ret_fd, which the caller
+ * owns; -1: none came; FD_DROPPED: one came and the kernel could not deliver it (this process or
+ * the system has no free descriptor, or a security module refused). Returns the size, 0 at the end
+ * of the connection, or a negative errno: -EAGAIN nothing there, -EMSGSIZE longer than `capacity`,
+ * -EPROTO more than one descriptor. Whatever arrived with a failed message is closed. */
 int connection_receive(int socket, void *bytes, size_t capacity, int *ret_fd);
