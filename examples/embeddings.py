@@ -1,0 +1,228 @@
+"""Four processes compute sentence embeddings from ONE copy of a model's weights.  (make demo)
+
+The two calls that matter are in `publish` and `shared_weights`:
+
+    cx.put(name, weights)     # once: the weights go into shared memory, under a name
+    cx.get(name)              # in every worker: the same memory, nothing is copied
+
+What the workers then compute with are ordinary NumPy arrays: the model (minilm.py) and the pool of
+processes (workers.py) know nothing of tensorcx. One worker is killed on the way. At the end the
+same work is done with private weights, to compare results, memory and time.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # one thread per worker; NumPy looks when it is imported
+
+import minilm
+import numpy as np
+import tensorcx as cx
+from workers import Pool, Vectors
+
+
+def publish(name: str, weights: minilm.Weights) -> None:
+    cx.put(name, weights, readonly=True)  # the name keeps them, this process need not
+
+
+def shared_weights(name: str) -> minilm.Weights:
+    return {key: np.asarray(tensor) for key, tensor in cx.get(name).items()}
+
+
+def private_weights(file: str) -> minilm.Weights:
+    return minilm.read_safetensors(file)
+
+
+# --- the work -------------------------------------------------------------------------------------
+
+PAIRS = [
+    ("A man is playing a guitar on stage.", "Someone performs music with a guitar."),
+    ("The stock market fell sharply today.", "Share prices dropped a lot this afternoon."),
+    ("How do I reset my password?", "I forgot my login and need a new password."),
+    ("The cat is sleeping on the sofa.", "A kitten naps on the couch."),
+    ("Heavy rain flooded the streets.", "The roads are under water after the storm."),
+    ("She baked a chocolate cake.", "A dessert with cocoa came out of her oven."),
+    ("The spacecraft landed on Mars.", "A probe touched down on the red planet."),
+    ("The train to Berlin is delayed.", "Our railway connection to Berlin runs late."),
+    ("Doctors recommend regular exercise.", "Physicians advise people to work out often."),
+    ("The court found him guilty.", "The judge convicted the defendant."),
+    ("This laptop's battery dies too fast.", "My notebook needs charging every hour."),
+    ("Bees are essential for pollination.", "Many plants depend on insects to reproduce."),
+]
+SENTENCES = [first for first, _ in PAIRS] + [second for _, second in PAIRS]
+BATCHES = [SENTENCES[i : i + 6] for i in range(0, len(SENTENCES), 6)]
+ROUNDS = 20  # every batch is embedded so many times, by whichever worker is free
+DEADLY_JOB = 10  # whoever gets this one is killed while at it
+WORKERS = 4
+
+
+@dataclass
+class Run:
+    """What all the work came to, with shared or with private weights."""
+
+    answers: list[Vectors]
+    seconds: float
+    memory: int
+    load_seconds: float  # until the worker that joined later had its weights
+
+    def vectors(self) -> Vectors:
+        """One vector per sentence."""
+        return np.concatenate(self.answers[: len(BATCHES)])
+
+    def is_same_as(self, other: "Run") -> bool:
+        """Whether every answer in every round has the same bits in both."""
+        both = zip(self.answers, other.answers, strict=True)
+        return all(mine.tobytes() == theirs.tobytes() for mine, theirs in both)
+
+
+def serve(pool: Pool) -> Run:
+    start = time.perf_counter()
+    answers = pool.run(BATCHES * ROUNDS, DEADLY_JOB)
+    seconds = time.perf_counter() - start
+    processes = [os.getpid(), *(worker.pid for worker in pool.workers)]
+    return Run(answers, seconds, sum(map(memory, processes)), pool.replacements[0].load_seconds)
+
+
+def memory(pid: int) -> int:
+    """Bytes a process uses; a page that n processes share counts as 1/n in each of them (Pss)."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no Pss in /proc/{pid}/smaps_rollup")
+
+
+# --- what the daemon holds, and when it let go ----------------------------------------------------
+
+
+class Ledger:
+    """Prints what the daemon holds beyond what it held at the start, and the time."""
+
+    def __init__(self) -> None:
+        self.at_start = cx.stats()
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        self.clock = time.perf_counter()
+
+    def holds(self, key: str = "bytes") -> int:
+        return int(cx.stats()[key]) - int(self.at_start[key])
+
+    def enter(self, what: str, key: str = "bytes") -> None:
+        seconds = time.perf_counter() - self.clock
+        print(f"  {seconds:7.3f} s   {mb(self.holds(key)):>8}   {what}")
+
+    def enter_when_free(self, what: str, key: str = "bytes") -> bool:
+        """Waits until nothing is left, at most 20 s; whether that came to pass."""
+        deadline = time.perf_counter() + 20
+        while self.holds(key) > 0 and time.perf_counter() < deadline:
+            time.sleep(0.001)
+        self.enter(what, key)
+        return self.holds(key) <= 0
+
+
+def give_back(name: str, pool: Pool, ledger: Ledger) -> bool:
+    """Deletes the name, lets the workers go one by one; whether the memory was freed."""
+    print("\nheld by the daemon")
+    ledger.restart_clock()
+    ledger.enter(f"name and {len(pool.workers)} workers")
+    cx.delete(name)
+    ledger.enter("name deleted; the workers can go on")
+    *leaving, last = pool.workers
+    for worker in leaving:
+        worker.stop()
+        ledger.enter(f"process {worker.pid} ended")
+    last.kill()
+    return ledger.enter_when_free(f"process {last.pid} killed with SIGKILL: the last user")
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB"
+
+
+def show_serving(pool: Pool, run: Run) -> None:
+    print(f"\n{len(run.answers)} batches in {run.seconds:.1f} s, answered by")
+    for worker in pool.dead:
+        lost = f"batch {worker.job} goes to another" if worker.job is not None else "nothing lost"
+        print(f"  process {worker.pid}: {worker.answered:3}   then SIGKILL; {lost}")
+    for worker in pool.workers:
+        new = "   the replacement" if worker in pool.replacements else ""
+        print(f"  process {worker.pid}: {worker.answered:3}{new}")
+
+
+def show_pairs(vectors: Vectors) -> bool:
+    """Prints how similar the pairs are; whether every sentence is closest to its other half."""
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, -1)
+    print("\nsimilarity of each pair, and of its first sentence to the next best")
+    for i, (first, second) in enumerate(PAIRS):
+        other = i + len(PAIRS)
+        next_best = np.delete(similarity[i], other).max()
+        print(f"  {similarity[i, other]:.2f} {next_best:.2f}   {first:37} {second}")
+    partners = np.roll(np.arange(len(SENTENCES)), len(PAIRS))
+    return bool((similarity.argmax(axis=1) == partners).all())
+
+
+def show_table(shared: Run, private: Run, committed: int) -> None:
+    def row(what: str, left: str, right: str) -> None:
+        print(f"{what:46}{left:>12}{right:>12}")
+
+    print()
+    row("weights", "shared", "private")
+    row(
+        f"memory of all {WORKERS + 1} processes (sum of Pss)", mb(shared.memory), mb(private.memory)
+    )
+    row("  committed by the daemon, counted above", mb(committed), "-")
+    row(
+        "a new worker has the weights after",
+        f"{shared.load_seconds * 1e3:.1f} ms",
+        f"{private.load_seconds * 1e3:.1f} ms",
+    )
+
+
+def main() -> int:
+    file = str(minilm.model_folder() / "model.safetensors")
+    name = f"examples/minilm-{os.getpid()}"
+    ledger = Ledger()
+
+    weights = minilm.read_safetensors(file)
+    publish(name, weights)
+    print(f"put {len(weights)} tensors, {mb(ledger.holds())}, as {name}")
+    del weights
+    try:
+        with Pool(WORKERS, shared_weights, name) as pool:
+            shared = serve(pool)
+            show_serving(pool, shared)
+            are_closest = show_pairs(shared.vectors())
+            committed = ledger.holds("committed_bytes")
+            is_freed = give_back(name, pool, ledger)
+    finally:
+        with contextlib.suppress(cx.NotFound):
+            cx.delete(name)  # still there only when something went wrong
+
+    with Pool(WORKERS, private_weights, file) as pool:
+        private = serve(pool)
+    is_freed &= ledger.enter_when_free(
+        "kept warm for a next put, now given back", "committed_bytes"
+    )
+    show_table(shared, private, committed)
+
+    print()
+    checks = {
+        "answers have the same bits with shared and private weights": shared.is_same_as(private),
+        "every sentence is closest to the other of its pair": are_closest,
+        "all memory is free again": is_freed,
+    }
+    for what, holds in checks.items():
+        print(f"{'yes' if holds else 'NO '} {what}")
+    return 0 if all(checks.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
