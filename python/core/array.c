@@ -1,0 +1,218 @@
+/* array.c - dtypes, shapes and elements of Python objects as the library wants them */
+#include "core.h"
+
+/* ------------------------------------------------------------------------------------ dtypes */
+
+/* Formats of NumPy's own types: "l", not "q", is int64. */
+static const struct {
+    tcx_dtype_t dtype;
+    const char *format;
+} formats[] = {
+    {{TCX_BOOL, 8, 1}, "?"},      {{TCX_INT, 8, 1}, "b"},        {{TCX_INT, 16, 1}, "h"},
+    {{TCX_INT, 32, 1}, "i"},      {{TCX_INT, 64, 1}, "l"},       {{TCX_UINT, 8, 1}, "B"},
+    {{TCX_UINT, 16, 1}, "H"},     {{TCX_UINT, 32, 1}, "I"},      {{TCX_UINT, 64, 1}, "L"},
+    {{TCX_FLOAT, 16, 1}, "e"},    {{TCX_FLOAT, 32, 1}, "f"},     {{TCX_FLOAT, 64, 1}, "d"},
+    {{TCX_COMPLEX, 64, 1}, "Zf"}, {{TCX_COMPLEX, 128, 1}, "Zd"},
+};
+
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+const char *format_of(tcx_dtype_t dtype) {
+    for (size_t i = 0; i < FORMATS; i++)
+        if (formats[i].dtype.code == dtype.code && formats[i].dtype.bits == dtype.bits)
+            return formats[i].format;
+    return "B"; /* not reached: the library gives no tensor of another dtype */
+}
+
+/* The kind a format stands for, whatever its size; -1: none that can be stored. */
+static int kind_of(const char *format) {
+    if (*format == 'Z' && format[1] && strchr("fd", format[1]) && !format[2])
+        return TCX_COMPLEX;
+    if (!*format || format[1])
+        return -1;
+    if (strchr("bhilqn", *format))
+        return TCX_INT;
+    if (strchr("BHILQN", *format))
+        return TCX_UINT;
+    if (strchr("efd", *format))
+        return TCX_FLOAT;
+    return *format == '?' ? TCX_BOOL : -1;
+}
+
+int format_parse(struct core_state *state, const char *format, Py_ssize_t itemsize,
+                 tcx_dtype_t *ret_dtype) {
+    if (!format)
+        format = "B";
+    const char *letter = format;
+    if (*letter && strchr("@=<", *letter)) /* native: all our machines are little-endian */
+        letter++;
+    int kind = kind_of(letter);
+    tcx_dtype_t dtype = {(uint8_t)kind, (uint8_t)(itemsize * 8), 1};
+    if (kind < 0 || itemsize < 1 || itemsize > 16 || !tcx_dtype_is_known(dtype)) {
+        core_raise_exchange(
+            state,
+            "elements of buffer format '%s' (%zd bytes each) cannot be stored: bool, "
+            "int and uint of 8 to 64 bits, float16 to 64 and complex64 and 128 can, "
+            "all in native byte order",
+            format, itemsize);
+        return -1;
+    }
+    *ret_dtype = dtype;
+    return 0;
+}
+
+int dtype_from_python(struct core_state *state, PyObject *format, tcx_dtype_t *ret_dtype) {
+    const char *text = PyUnicode_AsUTF8AndSize(format, NULL);
+    if (!text)
+        return -1;
+    for (size_t i = 0; i < FORMATS; i++)
+        if (!strcmp(formats[i].format, text)) {
+            *ret_dtype = formats[i].dtype;
+            return 0;
+        }
+    core_raise_exchange(state, "format '%s' cannot be stored", text);
+    return -1;
+}
+
+/* ------------------------------------------------------------------------------------ shapes */
+
+int shape_from_python(PyObject *tuple, int64_t *ret_shape, int32_t *ret_ndim) {
+    Py_ssize_t ndim = PyTuple_Size(tuple);
+    if (ndim < 0)
+        return -1;
+    if (ndim > TCX_NDIM_MAX) {
+        PyErr_Format(PyExc_ValueError, "%zd dimensions, at most %d are possible", ndim,
+                     TCX_NDIM_MAX);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < ndim; i++) {
+        ret_shape[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        if (ret_shape[i] == -1 && PyErr_Occurred()) {
+            if (PyErr_ExceptionMatches(PyExc_OverflowError))
+                PyErr_Format(PyExc_ValueError, "dimension %zd of shape %R is too large", i, tuple);
+            return -1;
+        }
+    }
+    *ret_ndim = (int32_t)ndim;
+    return 0;
+}
+
+PyObject *shape_to_python(int32_t ndim, const int64_t *shape, int64_t unit) {
+    PyObject *tuple = PyTuple_New(ndim);
+    for (int32_t i = 0; tuple && i < ndim; i++) {
+        PyObject *number = PyLong_FromLongLong(shape[i] * unit);
+        if (!number || PyTuple_SetItem(tuple, i, number) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* ----------------------------------------------------------------------------------- sources */
+
+/* Byte strides to strides in elements. A view of one field of a record has strides that are no
+ * multiple of the element: such a source is packed. 0, or -1 and MemoryError. */
+static int source_set_strides(struct source *source) {
+    const Py_buffer *view = &source->view;
+    for (int i = 0; i < view->ndim; i++)
+        if (view->strides[i] % view->itemsize)
+            return source_pack(source);
+
+    source->strides = PyMem_Malloc((size_t)view->ndim * sizeof *source->strides);
+    if (!source->strides) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (int i = 0; i < view->ndim; i++)
+        source->strides[i] = view->strides[i] / view->itemsize;
+    source->array.strides = source->strides;
+    return 0;
+}
+
+static int source_open_buffer(struct core_state *state, PyObject *object, struct source *source) {
+    Py_buffer *view = &source->view;
+    if (PyObject_GetBuffer(object, view, PyBUF_RECORDS_RO) < 0) {
+        view->obj = NULL;
+        return -1;
+    }
+    if (format_parse(state, view->format, view->itemsize, &source->array.dtype) < 0)
+        return -1;
+    source->array.data = view->buf;
+    source->array.ndim = view->ndim;
+    source->array.shape = view->shape;
+    source->readonly = view->readonly;
+    if (PyBuffer_IsContiguous(view, 'C'))
+        return 0;
+    return source_set_strides(source);
+}
+
+int source_open(struct core_state *state, PyObject *object, struct source *ret_source) {
+    struct source source = {0};
+    if (PyObject_TypeCheck(object, state->tensor_type)) {
+        tcx_info_t info;
+        tcx_tensor_t *tensor = tensor_get(object);
+        if (!tensor)
+            return -1;
+        source.tensor = tcx_tensor_ref(tensor);
+        source.array = *tcx_tensor_array(tensor);
+        tcx_tensor_info(tensor, &info);
+        source.readonly = info.readonly;
+    } else if (source_open_buffer(state, object, &source) < 0) {
+        source_close(&source);
+        return -1;
+    }
+    *ret_source = source;
+    return 0;
+}
+
+void source_close(struct source *source) {
+    if (source->view.obj)
+        PyBuffer_Release(&source->view);
+    core_tensor_unref(source->tensor);
+    PyMem_Free(source->strides);
+    PyMem_Free(source->packed);
+}
+
+static size_t source_nbytes(const struct source *source) {
+    size_t nbytes = source->array.dtype.bits / 8;
+    for (int32_t i = 0; i < source->array.ndim; i++)
+        nbytes *= (size_t)source->array.shape[i];
+    return nbytes;
+}
+
+int source_pack(struct source *source) {
+    size_t nbytes = source_nbytes(source);
+    void *packed = PyMem_Malloc(nbytes);
+    if (!packed) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (source->tensor)
+        memcpy(packed, source->array.data, nbytes);
+    else if (PyBuffer_ToContiguous(packed, &source->view, source->view.len, 'C') < 0) {
+        PyMem_Free(packed);
+        return -1;
+    }
+    source->packed = source->array.data = packed;
+    source->array.strides = NULL;
+    source->readonly = 0;
+    return 0;
+}
+
+int source_is_shared(const struct source *source, tcx_client_t *client) {
+    const tcx_array_t *array = &source->array;
+    Py_ssize_t itemsize = array->dtype.bits / 8;
+    const char *low = array->data, *end = low + itemsize;
+    for (int32_t i = 0; i < array->ndim; i++) {
+        if (array->shape[i] == 0)
+            return tcx_is_shared(client, low, 0);
+        if (!array->strides)
+            continue;
+        int64_t reach = (array->shape[i] - 1) * array->strides[i] * itemsize;
+        if (reach < 0)
+            low += reach;
+        else
+            end += reach;
+    }
+    size_t nbytes = array->strides ? (size_t)(end - low) : source_nbytes(source);
+    return tcx_is_shared(client, low, nbytes);
+}

@@ -1,0 +1,498 @@
+/* client.c - _core.Client: what asks the daemon */
+#include "core.h"
+
+static tcx_client_t *client_of(PyObject *self) {
+    return ((struct client_object *)self)->client;
+}
+
+/* ------------------------------------------------------------------------------------ life and
+ * state
+ */
+
+static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *keywords[] = {"path", "autostart", NULL};
+    PyObject *path = Py_None, *bytes = NULL;
+    int autostart = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|Op:Client", keywords, &path, &autostart) ||
+        (path != Py_None && !PyUnicode_FSConverter(path, &bytes)))
+        return NULL;
+
+    tcx_client_options_t options = {
+        .socket = bytes ? PyBytes_AsString(bytes) : NULL,
+        .no_autostart = !autostart,
+        .interrupt = core_interrupt,
+    };
+    tcx_client_t *client;
+    int status = tcx_client_open(&options, &client);
+    Py_XDECREF(bytes);
+    if (status == TCX_OUT_OF_MEMORY)
+        return PyErr_NoMemory();
+    if (status) { /* the module's state is not within reach of a subclass's tp_new */
+        PyErr_SetString(PyExc_ValueError, tcx_error());
+        return NULL;
+    }
+    struct client_object *self = (struct client_object *)PyType_GenericAlloc(type, 0);
+    if (self)
+        self->client = client;
+    else
+        tcx_client_close(client);
+    return (PyObject *)self;
+}
+
+static void client_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    tcx_client_close(client_of(self));
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyObject *client_socket(PyObject *self, void *closure) {
+    (void)closure;
+    return PyUnicode_DecodeFSDefault(tcx_client_socket(client_of(self)));
+}
+
+static PyObject *client_connect(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    if (!core_args(0, nargs, kwnames))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_client_connect(client_of(self));
+    CORE_END_ASKING
+    if (status)
+        return core_raise(core_state(type), status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *client_stop(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    if (!core_args(0, nargs, kwnames))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_stop(client_of(self));
+    CORE_END_ASKING
+    if (status)
+        return core_raise(core_state(type), status);
+    Py_RETURN_NONE;
+}
+
+/* --------------------------------------------------------------------------------- arguments */
+
+/* Text without a 0 byte, borrowed; NULL and an exception. */
+static const char *text_of(PyObject *text) {
+    Py_ssize_t length;
+    const char *utf8 = PyUnicode_AsUTF8AndSize(text, &length);
+    if (utf8 && strlen(utf8) != (size_t)length) {
+        PyErr_Format(PyExc_ValueError, "a name must not contain a 0 character: %R", text);
+        return NULL;
+    }
+    return utf8;
+}
+
+/* As text_of(); None is NULL. 0 or -1. */
+static int optional_text_of(PyObject *text, const char **ret_text) {
+    if (text == Py_None) {
+        *ret_text = NULL;
+        return 0;
+    }
+    const char *utf8 = text_of(text);
+    if (!utf8)
+        return -1;
+    *ret_text = utf8;
+    return 0;
+}
+
+/* (flags, ttl) at `args`. 0 or -1. */
+static int put_options_of(PyObject *const *args, tcx_put_options_t *ret_options) {
+    long flags = PyLong_AsLong(args[0]);
+    double ttl = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred())
+        return -1;
+    *ret_options = (tcx_put_options_t){.flags = (unsigned)flags, .ttl = ttl};
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------- new tensors */
+
+/* _empty(shape: tuple, format: str, zero: bool) */
+static PyObject *client_empty(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    int64_t shape[TCX_NDIM_MAX];
+    int32_t ndim;
+    tcx_dtype_t dtype;
+    if (!core_args(3, nargs, kwnames) || shape_from_python(args[0], shape, &ndim) < 0 ||
+        dtype_from_python(state, args[1], &dtype) < 0)
+        return NULL;
+    int zero = args[2] == Py_True;
+    tcx_client_t *client = client_of(self);
+    tcx_tensor_t *tensor;
+    int status;
+    CORE_BEGIN_ASKING
+    status = (zero ? tcx_zeros : tcx_empty)(client, dtype, ndim, shape, &tensor);
+    CORE_END_ASKING
+    return status ? core_raise(state, status) : tensor_wrap(state, self, tensor);
+}
+
+/* Read-only memory that is published as it is stays read-only for those who get it. */
+static void keep_readonly(const struct source *source, tcx_client_t *client,
+                          tcx_put_options_t *options) {
+    if (source->readonly && !(options->flags & TCX_PUT_COPY) && !source->array.strides &&
+        source_is_shared(source, client))
+        options->flags |= TCX_PUT_READONLY;
+}
+
+/* _put(name: str | None, source, flags: int, ttl: float) */
+static PyObject *client_put(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    tcx_client_t *client = client_of(self);
+    const char *name;
+    tcx_put_options_t options;
+    struct source source;
+    if (!core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
+        put_options_of(args + 2, &options) < 0 || source_open(state, args[1], &source) < 0)
+        return NULL;
+    keep_readonly(&source, client, &options);
+    tcx_tensor_t *tensor;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_put(client, name, &source.array, &options, &tensor);
+    CORE_END_ASKING
+    /* core_raise() first: releasing a source may run code that calls the library */
+    PyObject *result = status ? core_raise(state, status) : tensor_wrap(state, self, tensor);
+    source_close(&source);
+    return result;
+}
+
+static PyObject *client_is_shared(CORE_METHOD_ARGUMENTS) {
+    struct source source;
+    if (!core_args(1, nargs, kwnames) || source_open(core_state(type), args[0], &source) < 0)
+        return NULL;
+    int shared = source_is_shared(&source, client_of(self));
+    source_close(&source);
+    return PyBool_FromLong(shared);
+}
+
+/* ----------------------------------------------------------------------------------- bundles */
+
+struct items {
+    size_t count;           /* of those that are filled in */
+    tcx_item_t *items;      /* owned */
+    struct source *sources; /* owned; array NULL: an empty mapping, nothing to close */
+};
+
+static void items_close(struct items *items) {
+    for (size_t i = 0; i < items->count; i++) {
+        if (items->items[i].array)
+            source_close(&items->sources[i]);
+        PyMem_Free((void *)items->items[i].path);
+    }
+    PyMem_Free(items->items);
+    PyMem_Free(items->sources);
+}
+
+/* A tuple of str; the keys are borrowed from it. NULL and an exception. */
+static const char **path_of(PyObject *tuple, size_t *ret_depth) {
+    Py_ssize_t depth = PyTuple_Size(tuple);
+    if (depth < 0)
+        return NULL;
+    const char **path = PyMem_Calloc((size_t)depth + 1, sizeof *path);
+    if (!path) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < depth; i++) {
+        path[i] = text_of(PyTuple_GetItem(tuple, i));
+        if (!path[i]) {
+            PyMem_Free(path);
+            return NULL;
+        }
+    }
+    *ret_depth = (size_t)depth;
+    return path;
+}
+
+/* One (path, source or None) of the list. 0 or -1. */
+static int items_add(struct core_state *state, PyObject *pair, tcx_client_t *client, unsigned flags,
+                     struct items *items) {
+    PyObject *path = PyTuple_GetItem(pair, 0), *object = PyTuple_GetItem(pair, 1);
+    if (!path || !object)
+        return -1;
+    tcx_item_t *item = &items->items[items->count];
+    struct source *source = &items->sources[items->count];
+    item->path = path_of(path, &item->depth);
+    if (!item->path)
+        return -1;
+    if (object != Py_None) {
+        if (source_open(state, object, source) < 0) {
+            PyMem_Free((void *)item->path);
+            return -1;
+        }
+        item->array = &source->array;
+    }
+    items->count++;
+    /* One entry cannot be read-only by itself: read-only memory is copied, not referred to. */
+    if (item->array && source->readonly && !(flags & (TCX_PUT_COPY | TCX_PUT_READONLY)) &&
+        source_is_shared(source, client))
+        return source_pack(source);
+    return 0;
+}
+
+static int items_open(struct core_state *state, PyObject *list, tcx_client_t *client,
+                      unsigned flags, struct items *ret_items) {
+    Py_ssize_t count = PyList_Size(list);
+    if (count < 0)
+        return -1;
+    struct items items = {
+        .items = PyMem_Calloc((size_t)count + 1, sizeof *items.items),
+        .sources = PyMem_Calloc((size_t)count + 1, sizeof *items.sources),
+    };
+    if (!items.items || !items.sources) {
+        PyErr_NoMemory();
+        items_close(&items);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (items_add(state, PyList_GetItem(list, i), client, flags, &items) < 0) {
+            items_close(&items);
+            return -1;
+        }
+    *ret_items = items;
+    return 0;
+}
+
+/* _put_bundle(name: str | None, items: list[tuple[path, source | None]], flags: int, ttl: float) */
+static PyObject *client_put_bundle(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    tcx_client_t *client = client_of(self);
+    const char *name;
+    tcx_put_options_t options;
+    struct items items;
+    if (!core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
+        put_options_of(args + 2, &options) < 0 ||
+        items_open(state, args[1], client, options.flags, &items) < 0)
+        return NULL;
+    tcx_bundle_t *bundle;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_put_bundle(client, name, items.items, items.count, &options, &bundle);
+    CORE_END_ASKING
+    PyObject *result = status ? core_raise(state, status) : bundle_wrap(state, self, bundle);
+    items_close(&items);
+    return result;
+}
+
+/* ------------------------------------------------------------------------------------- names */
+
+/* _get(name: str, timeout: float, newer_than: int, readonly: bool) */
+static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    if (!core_args(4, nargs, kwnames))
+        return NULL;
+    const char *name = text_of(args[0]);
+    if (!name)
+        return NULL;
+    tcx_get_options_t options = {
+        .timeout = PyFloat_AsDouble(args[1]),
+        .newer_than = PyLong_AsUnsignedLongLong(args[2]),
+        .readonly = args[3] == Py_True,
+    };
+    if (PyErr_Occurred())
+        return NULL;
+    tcx_client_t *client = client_of(self);
+    tcx_tensor_t *tensor = NULL;
+    tcx_bundle_t *bundle = NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_get(client, name, &options, &tensor, &bundle);
+    CORE_END_ASKING
+    if (status)
+        return core_raise(state, status);
+    return tensor ? tensor_wrap(state, self, tensor) : bundle_wrap(state, self, bundle);
+}
+
+static PyObject *client_delete(CORE_METHOD_ARGUMENTS) {
+    const char *name;
+    if (!core_args(1, nargs, kwnames) || !(name = text_of(args[0])))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_delete(client_of(self), name);
+    CORE_END_ASKING
+    if (status)
+        return core_raise(core_state(type), status);
+    Py_RETURN_NONE;
+}
+
+/* Adds to the list `context`, without the GIL. Non-zero stops: an exception is set. */
+static int add_entry(void *context, const tcx_entry_t *entry) {
+    core_enter_python();
+    PyObject *item = NULL;
+    PyObject *shape =
+        entry->is_bundle ? Py_NewRef(Py_None) : shape_to_python(entry->ndim, entry->shape, 1);
+    PyObject *format =
+        entry->is_bundle ? Py_NewRef(Py_None) : PyUnicode_FromString(format_of(entry->dtype));
+    if (shape && format)
+        item = Py_BuildValue(
+            "{s:s, s:K, s:K, s:K, s:O, s:O, s:O, s:O, s:d, s:d, s:K, s:i, s:O}", /* */
+            "name", entry->name, "version", entry->version, "storage_id", entry->storage_id,
+            "nbytes", entry->nbytes, "is_bundle", entry->is_bundle ? Py_True : Py_False, "readonly",
+            entry->readonly ? Py_True : Py_False, "ephemeral",
+            entry->ephemeral ? Py_True : Py_False, "shape", shape, "age", entry->age, "ttl",
+            entry->ttl_left, "holders", entry->holders, "publisher", entry->publisher, "format",
+            format);
+    int failed = !item || PyList_Append(context, item) < 0;
+    Py_XDECREF(item);
+    Py_XDECREF(shape);
+    Py_XDECREF(format);
+    core_leave_python();
+    return failed;
+}
+
+/* The same with nothing but the name. */
+static int add_name(void *context, const tcx_entry_t *entry) {
+    core_enter_python();
+    PyObject *name = PyUnicode_FromString(entry->name);
+    int failed = !name || PyList_Append(context, name) < 0;
+    Py_XDECREF(name);
+    core_leave_python();
+    return failed;
+}
+
+/* The list that the callbacks filled, or NULL and the exception. Takes `list`. */
+static PyObject *list_or_raise(struct core_state *state, int status, PyObject *list) {
+    if (!status && !PyErr_Occurred())
+        return list;
+    core_raise(state, status);
+    Py_DECREF(list);
+    return NULL;
+}
+
+/* _stat(name: str): a list of one */
+static PyObject *client_stat(CORE_METHOD_ARGUMENTS) {
+    const char *name;
+    PyObject *list;
+    if (!core_args(1, nargs, kwnames) || !(name = text_of(args[0])) || !(list = PyList_New(0)))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_stat(client_of(self), name, add_entry, list);
+    CORE_END_ASKING
+    return list_or_raise(core_state(type), status, list);
+}
+
+/* _list(prefix: str, names_only: bool) */
+static PyObject *client_list(CORE_METHOD_ARGUMENTS) {
+    const char *prefix;
+    PyObject *list;
+    if (!core_args(2, nargs, kwnames) || !(prefix = text_of(args[0])) || !(list = PyList_New(0)))
+        return NULL;
+    tcx_entry_fn add = args[1] == Py_True ? add_name : add_entry;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_list(client_of(self), prefix, add, list);
+    CORE_END_ASKING
+    return list_or_raise(core_state(type), status, list);
+}
+
+/* -------------------------------------------------------------------------------- the daemon */
+
+static PyObject *client_stats(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    if (!core_args(0, nargs, kwnames))
+        return NULL;
+    tcx_client_t *client = client_of(self);
+    tcx_stats_t s;
+    char version[64], boot_id[17];
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_stats(client, &s);
+    CORE_END_ASKING
+    if (status)
+        return core_raise(core_state(type), status);
+    tcx_daemon_version(client, version, sizeof version);
+    PyOS_snprintf(boot_id, sizeof boot_id, "%016llx", (unsigned long long)s.boot_id);
+    return Py_BuildValue(
+        "{s:K, s:s, s:s, s:N, s:s, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K,"
+        " s:K, s:K, s:K}",
+        "pid", s.pid, "version", version, "boot_id", boot_id, "socket", client_socket(self, NULL),
+        "backing", s.backing ? "memfd" : "posix", "uptime_ms", s.uptime_ms, "clients", s.clients,
+        "holds", s.holds, "storages", s.storages, "bytes", s.bytes, "names", s.names, "tickets",
+        s.tickets, "channels", s.channels, "segments", s.segments, "committed_bytes",
+        s.committed_bytes, "warm_bytes", s.warm_bytes, "capacity_bytes", s.capacity_bytes,
+        "waiting", s.waiting, "last_version", s.version, "requests", s.requests, "dropped",
+        s.dropped);
+}
+
+/* As add_entry(). */
+static int add_peer(void *context, const tcx_peer_t *peer) {
+    core_enter_python();
+    PyObject *program =
+        PyUnicode_DecodeUTF8(peer->program, (Py_ssize_t)strlen(peer->program), "replace");
+    PyObject *item = program
+                         ? Py_BuildValue("{s:K, s:i, s:i, s:O, s:K, s:K, s:K, s:d, s:O, s:O}", /* */
+                                         "id", peer->id, "pid", peer->pid, "uid", peer->uid,
+                                         "program", program, "tensors", peer->storages, "bytes",
+                                         peer->bytes, "waiting", peer->waiting, "age", peer->age,
+                                         "connected", peer->connected ? Py_True : Py_False,
+                                         "is_self", peer->is_self ? Py_True : Py_False)
+                         : NULL;
+    int failed = !item || PyList_Append(context, item) < 0;
+    Py_XDECREF(item);
+    Py_XDECREF(program);
+    core_leave_python();
+    return failed;
+}
+
+static PyObject *client_clients(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    PyObject *list;
+    if (!core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_clients(client_of(self), add_peer, list);
+    CORE_END_ASKING
+    return list_or_raise(core_state(type), status, list);
+}
+
+/* -------------------------------------------------------------------------------------- type */
+
+static PyMethodDef methods[] = {
+    CORE_METHOD("connect", client_connect, "Connects to the daemon now, if that has not happened."),
+    CORE_METHOD("stop", client_stop,
+                "Ends the daemon in good order: mapped memory stays valid, names are gone."),
+    CORE_METHOD("stats", client_stats, "Counters of the daemon, a flat mapping."),
+    CORE_METHOD("clients", client_clients, "Every client of the daemon and what it holds."),
+    CORE_METHOD("delete", client_delete,
+                "Removes a name; its memory is free when its last user is gone."),
+    CORE_METHOD("_empty", client_empty, NULL),
+    CORE_METHOD("_put", client_put, NULL),
+    CORE_METHOD("_put_bundle", client_put_bundle, NULL),
+    CORE_METHOD("_get", client_get, NULL),
+    CORE_METHOD("_stat", client_stat, NULL),
+    CORE_METHOD("_list", client_list, NULL),
+    CORE_METHOD("_is_shared", client_is_shared, NULL),
+    CORE_METHOD("_from_capsule", dlpack_import, NULL),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getters[] = {
+    {"socket", client_socket, NULL, "Path of the daemon's socket.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, client_new},
+    {Py_tp_dealloc, client_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {0, NULL},
+};
+
+PyType_Spec client_spec = {
+    .name = "tensorcx._core.Client",
+    .basicsize = sizeof(struct client_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};

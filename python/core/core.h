@@ -1,0 +1,170 @@
+/*
+ * core.h - tensorcx._core: the C half of the Python package, over libtensorcx
+ *
+ * Three types, one C file each: Client, Tensor, Bundle. An object holds one reference on an object
+ * of the library and adds what needs C: the buffer protocol, DLPack capsules, waiting without the
+ * GIL. What users see are subclasses written in Python; register() tells us which, so that whatever
+ * makes a tensor here makes one of theirs. Knows the public header and the limited API of
+ * Python 3.11 only.
+ *
+ * Methods that begin with "_" are for the Python half, which has checked types and number of their
+ * arguments; values are checked here or by the library.
+ */
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <string.h>
+#include <tensorcx.h>
+
+_Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed over as they are");
+
+/* ------------------------------------------------------------------------------------ module */
+
+struct core_state {
+    PyTypeObject *client_type; /* owned */
+    PyTypeObject *tensor_type; /* owned */
+    PyTypeObject *bundle_type; /* owned */
+    PyObject *tensor_class; /* owned: the Python subclass of tensor_type; NULL before register() */
+    PyObject *bundle_class; /* owned: the Python subclass of bundle_type */
+    PyObject *errors;       /* owned: tuple of exception classes, index is a tcx_status */
+};
+
+/* The state of the module that made `type`, which must be one of its three types. */
+struct core_state *core_state(PyTypeObject *type);
+
+/* A method that is told the type it was found in, and so finds the module's state. */
+#define CORE_METHOD(name, function, doc)                     \
+    {                                                        \
+        name, (PyCFunction)(void (*)(void))(function),       \
+            METH_METHOD | METH_FASTCALL | METH_KEYWORDS, doc \
+    }
+#define CORE_METHOD_ARGUMENTS \
+    PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
+
+/* True if there are exactly `wanted` positional arguments; else false and TypeError. */
+int core_args(Py_ssize_t wanted, Py_ssize_t nargs, PyObject *kwnames);
+
+/* --------------------------------------------------------------------------- without the GIL
+ *
+ *     CORE_BEGIN_ASKING
+ *     status = tcx_...();        asks the daemon, maps, copies, or calls a foreign deleter
+ *     CORE_END_ASKING
+ */
+
+/* This thread's Python state while it is inside the library without the GIL, else NULL. */
+extern _Thread_local PyThreadState *core_thread;
+
+#define CORE_BEGIN_ASKING                                                                    \
+    {                                                                                        \
+        PyThreadState *outer_ = core_thread; /* not NULL: a foreign deleter called Python */ \
+        core_thread = PyEval_SaveThread();
+#define CORE_END_ASKING                \
+    PyEval_RestoreThread(core_thread); \
+    core_thread = outer_;              \
+    }
+
+/* For callbacks of the library on the asking thread: takes the GIL back, gives it up again. */
+void core_enter_python(void);
+void core_leave_python(void);
+
+/* tcx_client_options_t::interrupt: non-zero when a Python signal handler raised. */
+int core_interrupt(void *context);
+
+/* ---------------------------------------------------------------------------------- errors.c */
+
+/* Raises what belongs to `status` with the text of tcx_error(), or leaves the exception that is set
+ * already (a signal handler's). Returns NULL. */
+PyObject *core_raise(struct core_state *state, int status);
+
+/* Raises tensorcx.ExchangeError. Returns NULL. */
+PyObject *core_raise_exchange(struct core_state *state, const char *format, ...);
+
+/* As the tcx_ functions, for destructors: whatever a foreign deleter does, the exception that is on
+ * its way stays. */
+void core_tensor_unref(tcx_tensor_t *tensor);
+void core_bundle_unref(tcx_bundle_t *bundle);
+
+/* ----------------------------------------------------------------------------------- array.c */
+
+/* The struct-module format of a dtype: "f" for float32. */
+const char *format_of(tcx_dtype_t dtype);
+
+/* The dtype of elements of `itemsize` bytes with this format; NULL means "B". 0, or -1 and
+ * ExchangeError. */
+int format_parse(struct core_state *state, const char *format, Py_ssize_t itemsize,
+                 tcx_dtype_t *ret_dtype);
+
+/* A dtype from its format as Python text, of native size. 0, or -1 and an exception. */
+int dtype_from_python(struct core_state *state, PyObject *format, tcx_dtype_t *ret_dtype);
+
+/* A tuple of ints; `ret_shape` has room for TCX_NDIM_MAX. 0, or -1 and ValueError or TypeError. */
+int shape_from_python(PyObject *tuple, int64_t *ret_shape, int32_t *ret_ndim);
+PyObject *shape_to_python(int32_t ndim, const int64_t *shape, int64_t unit);
+
+/* The elements of a Python object, borrowed from it until source_close(). */
+struct source {
+    tcx_array_t array;
+    int readonly;
+    tcx_tensor_t *tensor; /* owned; NULL: the object is no Tensor */
+    Py_buffer view;       /* owned; view.obj NULL: the object is a Tensor */
+    int64_t *strides;     /* owned; NULL: C order. What array.strides points to */
+    void *packed;         /* owned; NULL: not needed. What array.data points to */
+};
+
+/* `object` is a Tensor or has the buffer protocol. 0, or -1 and an exception. */
+int source_open(struct core_state *state, PyObject *object, struct source *ret_source);
+void source_close(struct source *source);
+
+/* Makes the source a packed private copy of itself. 0, or -1 and MemoryError. */
+int source_pack(struct source *source);
+
+/* Whether all its elements lie in one storage of the client's daemon. */
+int source_is_shared(const struct source *source, tcx_client_t *client);
+
+/* ---------------------------------------------------------------------------------- client.c */
+
+struct client_object {
+    PyObject_HEAD
+    tcx_client_t *client; /* owned */
+};
+
+extern PyType_Spec client_spec;
+
+/* ---------------------------------------------------------------------------------- tensor.c */
+
+struct tensor_object {
+    PyObject_HEAD
+    PyObject *client;     /* owned: struct client_object, used to copy */
+    tcx_tensor_t *tensor; /* owned; NULL: closed */
+};
+
+extern PyType_Spec tensor_spec;
+
+/* The Tensor that owns `tensor`, also on failure. */
+PyObject *tensor_wrap(struct core_state *state, PyObject *client, tcx_tensor_t *tensor);
+
+/* The library's tensor, borrowed; NULL and ValueError when the Tensor is closed. */
+tcx_tensor_t *tensor_get(PyObject *self);
+
+/* ---------------------------------------------------------------------------------- bundle.c */
+
+struct bundle_object {
+    PyObject_HEAD
+    PyObject *client;     /* owned: struct client_object, passed on to tensors */
+    tcx_bundle_t *bundle; /* owned; NULL: closed */
+};
+
+extern PyType_Spec bundle_spec;
+
+/* The Bundle that owns `bundle`, also on failure. */
+PyObject *bundle_wrap(struct core_state *state, PyObject *client, tcx_bundle_t *bundle);
+
+/* ---------------------------------------------------------------------------------- dlpack.c */
+
+/* Tensor.__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None) */
+PyObject *dlpack_export(CORE_METHOD_ARGUMENTS);
+
+/* Client._from_capsule(capsule, copy_mode): the Tensor of what a capsule carries, which is
+ * consumed. */
+PyObject *dlpack_import(CORE_METHOD_ARGUMENTS);

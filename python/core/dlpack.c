@@ -1,0 +1,223 @@
+/*
+ * dlpack.c - DLPack capsules, out and in
+ *
+ * A capsule belongs to whoever holds it until a consumer renames it; from then on the consumer owns
+ * the managed tensor. Our managed tensors have no Python in them, so their deleters may run
+ * anywhere. What a tensor must look like to be taken is the library's business.
+ */
+#include "core.h"
+
+#include <dlpack/dlpack.h>
+
+#define VERSIONED "dltensor_versioned"
+#define LEGACY    "dltensor"
+
+/* ----------------------------------------------------------------------------------------------
+ * out
+ */
+
+/* Nobody consumed the capsule. PyCapsule_IsValid() alone neither sets nor clears an exception, and
+ * one may be on its way here; the deleter of what we imported may be foreign code. */
+static void destroy_versioned(PyObject *capsule) {
+    if (!PyCapsule_IsValid(capsule, VERSIONED))
+        return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    struct DLManagedTensorVersioned *managed = PyCapsule_GetPointer(capsule, VERSIONED);
+    managed->deleter(managed);
+    PyErr_Restore(type, value, traceback);
+}
+
+static void destroy_legacy(PyObject *capsule) {
+    if (!PyCapsule_IsValid(capsule, LEGACY))
+        return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    struct DLManagedTensor *managed = PyCapsule_GetPointer(capsule, LEGACY);
+    managed->deleter(managed);
+    PyErr_Restore(type, value, traceback);
+}
+
+static PyObject *capsule_versioned(struct core_state *state, tcx_tensor_t *tensor, int copied) {
+    struct DLManagedTensorVersioned *managed;
+    int status = tcx_to_dlpack(tensor, copied, &managed);
+    if (status)
+        return core_raise(state, status);
+    PyObject *capsule = PyCapsule_New(managed, VERSIONED, destroy_versioned);
+    if (!capsule)
+        managed->deleter(managed);
+    return capsule;
+}
+
+static PyObject *capsule_legacy(struct core_state *state, tcx_tensor_t *tensor) {
+    struct DLManagedTensor *managed;
+    int status = tcx_to_dlpack_legacy(tensor, &managed);
+    if (status)
+        return core_raise(state, status);
+    PyObject *capsule = PyCapsule_New(managed, LEGACY, destroy_legacy);
+    if (!capsule)
+        managed->deleter(managed);
+    return capsule;
+}
+
+/* What a consumer asked for. */
+struct request {
+    PyObject *stream, *max_version, *dl_device, *copy; /* borrowed; None: not given */
+};
+
+/* Sorts keywords by value: they need not be interned. 0, or -1 and TypeError. */
+static int request_read(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                        struct request *ret_request) {
+    struct request request = {Py_None, Py_None, Py_None, Py_None};
+    const struct {
+        const char *name;
+        PyObject **value;
+    } keywords[] = {
+        {"stream", &request.stream},
+        {"max_version", &request.max_version},
+        {"dl_device", &request.dl_device},
+        {"copy", &request.copy},
+    };
+    if (nargs) {
+        PyErr_SetString(PyExc_TypeError, "__dlpack__() takes keyword arguments only");
+        return -1;
+    }
+    Py_ssize_t count = kwnames ? PyTuple_Size(kwnames) : 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name = PyTuple_GetItem(kwnames, i);
+        size_t k = 0;
+        while (k < 4 && PyUnicode_CompareWithASCIIString(name, keywords[k].name))
+            k++;
+        if (k == 4) {
+            PyErr_Format(PyExc_TypeError, "__dlpack__() got an unexpected keyword argument %R",
+                         name);
+            return -1;
+        }
+        *keywords[k].value = args[i];
+    }
+    *ret_request = request;
+    return 0;
+}
+
+/* A tuple of two ints. 0, or -1 and TypeError. */
+static int pair_of(PyObject *value, const char *name, long *ret_first, long *ret_second) {
+    if (!PyTuple_Check(value) || PyTuple_Size(value) != 2) {
+        PyErr_Format(PyExc_TypeError, "%s must be None or a tuple of two ints, not %R", name,
+                     value);
+        return -1;
+    }
+    *ret_first = PyLong_AsLong(PyTuple_GetItem(value, 0));
+    if (*ret_first == -1 && PyErr_Occurred())
+        return -1;
+    *ret_second = PyLong_AsLong(PyTuple_GetItem(value, 1));
+    return *ret_second == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Checks the request. 0, or -1 and TypeError or ExchangeError. */
+static int request_check(struct core_state *state, const struct request *request,
+                         int *ret_versioned, int *ret_copy) {
+    long major = 0, minor, device_type, device_id;
+    if (request->stream != Py_None) {
+        if (PyLong_Check(request->stream))
+            core_raise_exchange(state, "stream must be None for a tensor on the CPU, not %R",
+                                request->stream);
+        else
+            PyErr_Format(PyExc_TypeError, "stream must be None or an int, not %R", request->stream);
+        return -1;
+    }
+    if (request->max_version != Py_None &&
+        pair_of(request->max_version, "max_version", &major, &minor) < 0)
+        return -1;
+    if (request->dl_device != Py_None) {
+        if (pair_of(request->dl_device, "dl_device", &device_type, &device_id) < 0)
+            return -1;
+        if (device_type != kDLCPU || device_id != 0) {
+            core_raise_exchange(state, "dl_device %R: a tensor on the CPU, (1, 0), stays there",
+                                request->dl_device);
+            return -1;
+        }
+    }
+    int copy = request->copy == Py_None ? 0 : PyObject_IsTrue(request->copy);
+    if (copy < 0)
+        return -1;
+    *ret_versioned = major >= 1;
+    *ret_copy = copy;
+    return 0;
+}
+
+PyObject *dlpack_export(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    tcx_tensor_t *tensor = tensor_get(self);
+    struct request request;
+    int versioned, copy;
+    if (!tensor || request_read(args, nargs, kwnames, &request) < 0 ||
+        request_check(state, &request, &versioned, &copy) < 0)
+        return NULL;
+
+    tensor = tcx_tensor_ref(tensor); /* close() may come while the GIL is away */
+    if (copy) {
+        tcx_client_t *client =
+            ((struct client_object *)((struct tensor_object *)self)->client)->client;
+        tcx_tensor_t *source = tensor;
+        int status;
+        CORE_BEGIN_ASKING
+        status = tcx_copy(client, tcx_tensor_array(source), &tensor);
+        CORE_END_ASKING
+        if (status)
+            core_raise(state, status);
+        core_tensor_unref(source);
+        if (status)
+            return NULL;
+    }
+    PyObject *capsule =
+        versioned ? capsule_versioned(state, tensor, copy) : capsule_legacy(state, tensor);
+    core_tensor_unref(tensor);
+    return capsule;
+}
+
+/* -----------------------------------------------------------------------------------------------
+ * in
+ */
+
+/* Makes the capsule's content ours, before anything is done with it. NULL: it has another name. */
+static void *capsule_take(PyObject *capsule, const char *name, const char *used_name) {
+    if (!PyCapsule_IsValid(capsule, name))
+        return NULL;
+    void *managed = PyCapsule_GetPointer(capsule, name);
+    PyCapsule_SetName(capsule, used_name);
+    PyCapsule_SetDestructor(capsule, NULL); /* for producers that do not look at the name */
+    return managed;
+}
+
+static PyObject *refuse(struct core_state *state, PyObject *capsule) {
+    if (PyCapsule_IsValid(capsule, "used_" VERSIONED) || PyCapsule_IsValid(capsule, "used_" LEGACY))
+        return core_raise_exchange(
+            state, "the DLPack capsule has been consumed already; ask its producer for a new one");
+    PyErr_Format(PyExc_TypeError, "__dlpack__() must return a DLPack capsule, not %R", capsule);
+    return NULL;
+}
+
+/* _from_capsule(capsule, copy_mode: int) */
+PyObject *dlpack_import(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    if (!core_args(2, nargs, kwnames))
+        return NULL;
+    tcx_copy_mode_t mode = (tcx_copy_mode_t)PyLong_AsLong(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    struct DLManagedTensorVersioned *versioned =
+        capsule_take(args[0], VERSIONED, "used_" VERSIONED);
+    struct DLManagedTensor *legacy =
+        versioned ? NULL : capsule_take(args[0], LEGACY, "used_" LEGACY);
+    if (!versioned && !legacy)
+        return refuse(state, args[0]);
+
+    tcx_client_t *client = ((struct client_object *)self)->client;
+    tcx_tensor_t *tensor;
+    int status;
+    CORE_BEGIN_ASKING
+    status = versioned ? tcx_from_dlpack(client, versioned, mode, &tensor)
+                       : tcx_from_dlpack_legacy(client, legacy, mode, &tensor);
+    CORE_END_ASKING
+    return status ? core_raise(state, status) : tensor_wrap(state, self, tensor);
+}

@@ -1,0 +1,120 @@
+/* module.c - tensorcx._core: makes the types, keeps what they share */
+#include "core.h"
+
+#include <stddef.h>
+
+struct core_state *core_state(PyTypeObject *type) {
+    return PyType_GetModuleState(type);
+}
+
+int core_args(Py_ssize_t wanted, Py_ssize_t nargs, PyObject *kwnames) {
+    if (nargs == wanted && (!kwnames || PyTuple_Size(kwnames) == 0))
+        return 1;
+    PyErr_Format(PyExc_TypeError, "expected %zd positional arguments", wanted);
+    return 0;
+}
+
+/* register(tensor: type, bundle: type, errors: tuple): from here on tensors and bundles can be
+ * made. */
+static PyObject *core_register(PyObject *module, PyObject *args) {
+    struct core_state *state = PyModule_GetState(module);
+    PyObject *tensor, *bundle, *errors;
+    if (!PyArg_ParseTuple(args, "OOO!:register", &tensor, &bundle, &PyTuple_Type, &errors))
+        return NULL;
+    int tensor_fits = PyObject_IsSubclass(tensor, (PyObject *)state->tensor_type);
+    int bundle_fits = PyObject_IsSubclass(bundle, (PyObject *)state->bundle_type);
+    if (tensor_fits < 0 || bundle_fits < 0)
+        return NULL;
+    if (!tensor_fits || !bundle_fits || PyTuple_Size(errors) != TCX_INTERRUPTED + 1) {
+        PyErr_SetString(PyExc_TypeError, "register(): not what belongs to this module");
+        return NULL;
+    }
+    PyObject *old[] = {state->tensor_class, state->bundle_class, state->errors};
+    state->tensor_class = Py_NewRef(tensor);
+    state->bundle_class = Py_NewRef(bundle);
+    state->errors = Py_NewRef(errors);
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(old[i]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_version(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyUnicode_FromString(tcx_version());
+}
+
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **ret_type) {
+    *ret_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *ret_type ? PyModule_AddType(module, *ret_type) : -1;
+}
+
+static int core_exec(PyObject *module) {
+    struct core_state *state = PyModule_GetState(module);
+    if (add_type(module, &client_spec, &state->client_type) < 0 ||
+        add_type(module, &tensor_spec, &state->tensor_type) < 0 ||
+        add_type(module, &bundle_spec, &state->bundle_type) < 0)
+        return -1;
+
+    static const struct {
+        const char *name;
+        long value;
+    } constants[] = {
+        {"PUT_READONLY", TCX_PUT_READONLY},   {"PUT_EPHEMERAL", TCX_PUT_EPHEMERAL},
+        {"PUT_EXCLUSIVE", TCX_PUT_EXCLUSIVE}, {"PUT_COPY", TCX_PUT_COPY},
+        {"PUT_NO_COPY", TCX_PUT_NO_COPY},     {"COPY_IF_NEEDED", TCX_COPY_IF_NEEDED},
+        {"COPY_NEVER", TCX_COPY_NEVER},       {"COPY_ALWAYS", TCX_COPY_ALWAYS},
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+            return -1;
+    return 0;
+}
+
+static int core_traverse(PyObject *module, visitproc visit, void *arg) {
+    struct core_state *state = PyModule_GetState(module);
+    Py_VISIT(state->client_type);
+    Py_VISIT(state->tensor_type);
+    Py_VISIT(state->bundle_type);
+    Py_VISIT(state->tensor_class);
+    Py_VISIT(state->bundle_class);
+    Py_VISIT(state->errors);
+    return 0;
+}
+
+static int core_clear(PyObject *module) {
+    struct core_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->client_type);
+    Py_CLEAR(state->tensor_type);
+    Py_CLEAR(state->bundle_type);
+    Py_CLEAR(state->tensor_class);
+    Py_CLEAR(state->bundle_class);
+    Py_CLEAR(state->errors);
+    return 0;
+}
+
+static void core_free(void *module) {
+    core_clear(module);
+}
+
+static PyMethodDef functions[] = {
+    {"register", core_register, METH_VARARGS, NULL},
+    {"version", core_version, METH_NOARGS, "Version of the library."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, core_exec},
+    {0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,  .m_name = "tensorcx._core", .m_size = sizeof(struct core_state),
+    .m_methods = functions, .m_slots = slots,           .m_traverse = core_traverse,
+    .m_clear = core_clear,  .m_free = core_free,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+
+PyMODINIT_FUNC PyInit__core(void) {
+    return PyModuleDef_Init(&definition);
+}
