@@ -48,16 +48,16 @@ def test_of_many_threads_with_one_capsule_exactly_one_wins(versioned):
 
 def test_threads_import_export_and_let_go_of_one_tensor():
     forged = Forge(np.arange(6, dtype=np.float32).tobytes())
-    tensor = cx.from_dlpack(Producer(forged))
+    box = [cx.from_dlpack(Producer(forged))]
 
     def work(_):
         total = 0.0
         for _ in range(500):
-            total += float(np.from_dlpack(cx.from_dlpack(tensor)).sum())
+            total += float(np.from_dlpack(cx.from_dlpack(box[0])).sum())
         return total
 
     assert together(work) == [500 * 15.0] * THREADS
-    del tensor
+    box.clear()
     assert forged.is_released_once()
 
 
