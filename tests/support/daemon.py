@@ -50,13 +50,14 @@ def descriptors(pid="self") -> dict[int, str]:
 
 
 def shared_maps(pid="self") -> list[str]:
-    """The mappings of shared memory objects in a process: ours all lie in one or the other."""
+    """The mappings of our segments and life pages in a process."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return [line for line in lines if re.search(r"/dev/shm/|/memfd:", line)]
+    return [line for line in lines if re.search(r"/dev/shm/tensorcx|/memfd:", line)]
 
 
 def shm_files() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    """What of ours has a name in /dev/shm: nothing, ever."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("tensorcx")}
 
 
 def bare_environment(**extra: str) -> dict[str, str]:

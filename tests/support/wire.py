@@ -5,6 +5,7 @@ outside.
 """
 
 import array
+import mmap
 import os
 import socket
 import struct
@@ -99,12 +100,14 @@ def frame(message: Message | str, tail=b"", *, number=0, header=None, **fields) 
 
 
 class Connection:
-    """One SEQPACKET connection. `hello=False` leaves it fresh."""
+    """One SEQPACKET connection. `hello=False` leaves it fresh; `life_page=True` maps the life page,
+    so that the daemon takes us for alive until this process ends."""
 
-    def __init__(self, path, *, hello=True, program="wire-test"):
+    def __init__(self, path, *, hello=True, program="wire-test", life_page=False):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(DEADLINE)
         self.numbers = 0
+        self.keep_life_page = life_page
         try:
             self.socket.connect(str(path))
             if hello:
@@ -193,9 +196,11 @@ class Connection:
     # ------------------------------------------------------------------------ calls in one line
 
     def hello(self, *, program="wire-test", **fields) -> Reply:
-        """Says HELLO; the life page is let go at once, as by a process that ends."""
+        """Says HELLO. Unless it is to be kept, the life page is let go, as by one who ends."""
         reply = self.call("HELLO", program.encode(), **(HELLO | fields))
         for fd in reply.fds:
+            if self.keep_life_page:
+                self.life_page = mmap.mmap(fd, 4096)
             os.close(fd)
         return reply
 

@@ -1,0 +1,57 @@
+"""Every fault test has daemons of its own, and whatever it did to them, nothing is left."""
+
+import os
+import shutil
+import tempfile
+
+import pytest
+
+import daemon as d
+
+
+@pytest.fixture
+def folder():
+    """A private folder with a short name: the path of a socket has 107 bytes."""
+    path = tempfile.mkdtemp(prefix="tcx-")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def start(request, folder):
+    """Starts a daemon with options. Afterwards it must be as at its start, and end well."""
+    running = []
+    failed = request.session.testsfailed
+
+    def start(*options, checked=True, **popen):
+        directory = f"{folder}/{len(running)}"
+        os.mkdir(directory, 0o700)
+        daemon = d.Daemon(directory, "--warm-seconds", "0", "--idle-exit", "0", *options, **popen)
+        running.append((daemon, checked and daemon.footprint()))
+        return daemon
+
+    yield start
+    try:
+        if request.session.testsfailed == failed:
+            for daemon, before in running:
+                if before and daemon.process.poll() is None:
+                    nothing_left(daemon, before)
+    finally:
+        for daemon, _ in running:
+            daemon.kill()
+
+
+def nothing_left(daemon, before):
+    with daemon.connect() as second:
+        second.put("after", b"still here")
+        assert second.get("after")["grant"]["nbytes"] == 10
+        second.delete("after")
+    daemon.settle_clean()
+    d.settle(lambda: daemon.footprint() <= before, f"the daemon's footprint {before}")
+    assert not d.shm_files()
+    daemon.stop()
+
+
+@pytest.fixture
+def daemon(start):
+    return start()
