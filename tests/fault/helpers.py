@@ -20,10 +20,11 @@ def hear(): return sys.stdin.readline().strip()
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 """
 PACKAGE = TALK + "import numpy as np\nimport tensorcx as cx\n"
-RAW = (
-    TALK
-    + f"sys.path.insert(0, {str(SUPPORT)!r})\nimport wire\nPATH = os.environ['TENSORCX_SOCKET']\n"
-)
+RAW = f"""{TALK}
+sys.path.insert(0, {str(SUPPORT)!r})
+import wire
+PATH = os.environ["TENSORCX_SOCKET"]
+"""
 
 
 class Program:

@@ -3,18 +3,23 @@
 import pytest
 from helpers import Program
 
-CHILD = """
+CHILD = '''
 import subprocess
 tensors = [cx.put(f"t/{i}", np.zeros(1 << 16)) for i in range(10)]
-listing = "import os; [print(os.readlink(f'/proc/self/fd/{n}')) for n in os.listdir('/proc/self/fd')" \\
-          " if os.path.exists(f'/proc/self/fd/{n}')]"
+listing = """
+import os
+for n in map(int, os.listdir("/proc/self/fd")):
+    try: print(os.readlink(f"/proc/self/fd/{n}"))
+    except FileNotFoundError: pass
+"""
 child = subprocess.run([sys.executable, "-S", "-c", listing], close_fds=False,
                        capture_output=True, text=True, check=True)
+assert child.stdout.count("\\n") >= 3
 for line in child.stdout.splitlines():
     assert "tensorcx" not in line and "memfd" not in line and "socket" not in line, line
 for name in cx.names():
     cx.delete(name)
-"""
+'''
 
 
 def test_a_child_inherits_no_descriptor_of_ours(daemon):

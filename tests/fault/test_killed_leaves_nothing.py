@@ -73,10 +73,10 @@ def test_mapped_memory_outlives_the_daemon_and_then_goes(start, folder, backing)
         client.tell()
         assert client.line().split()[0] in ("lost", "unavailable")
         # A new daemon takes the same socket without any cleaning.
-        with Daemon(daemon.path.parent, "--idle-exit", "0") as again:
-            with again.connect() as other:
-                other.put("new", b"life")
-                other.delete("new")
+        again = Daemon(daemon.path.parent, "--idle-exit", "0")
+        with again, again.connect() as other:
+            other.put("new", b"life")
+            other.delete("new")
         client.tell()
         client.finish()
     if backing == "posix":

@@ -18,7 +18,8 @@ POINTS = {
     "publish written": "c.send('PUBLISH', d + b'name', storage=grant['storage'], flags=1,"
     " desc_nbytes=len(d), name_nbytes=4)",
     "published": "c.publish('name', grant['storage'], d, flags=1)",
-    "put written": "c.send('PUT', d + b'name' + bytes(4), **wire.put_fields(b'name', bytes(4), d, 1))",
+    "put written": "c.send('PUT', d + b'name' + bytes(4),"
+    " **wire.put_fields(b'name', bytes(4), d, 1))",
     "map written": "c.send('MAP', segment=grant['segment'])",
     "hold written": "c.send('HOLD', wire.ids([grant['storage']]))",
 }  # fmt: skip
