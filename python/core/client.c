@@ -5,9 +5,7 @@ static tcx_client_t *client_of(PyObject *self) {
     return ((struct client_object *)self)->client;
 }
 
-/* ------------------------------------------------------------------------------------ life and
- * state
- */
+/* ------------------------------------------------------------------------------------- life */
 
 static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *keywords[] = {"path", "autostart", NULL};
@@ -82,6 +80,10 @@ static PyObject *client_stop(CORE_METHOD_ARGUMENTS) {
 /* Text without a 0 byte, borrowed; NULL and an exception. */
 static const char *text_of(PyObject *text) {
     Py_ssize_t length;
+    if (!PyUnicode_Check(text)) {
+        PyErr_Format(PyExc_TypeError, "a name must be a str, not %R", text);
+        return NULL;
+    }
     const char *utf8 = PyUnicode_AsUTF8AndSize(text, &length);
     if (utf8 && strlen(utf8) != (size_t)length) {
         PyErr_Format(PyExc_ValueError, "a name must not contain a 0 character: %R", text);

@@ -12,9 +12,7 @@
 #define VERSIONED "dltensor_versioned"
 #define LEGACY    "dltensor"
 
-/* ----------------------------------------------------------------------------------------------
- * out
- */
+/* ----------------------------------------------------------------------------------- export */
 
 /* Nobody consumed the capsule. PyCapsule_IsValid() alone neither sets nor clears an exception, and
  * one may be on its way here; the deleter of what we imported may be foreign code. */
@@ -175,9 +173,7 @@ PyObject *dlpack_export(CORE_METHOD_ARGUMENTS) {
     return capsule;
 }
 
-/* -----------------------------------------------------------------------------------------------
- * in
- */
+/* ----------------------------------------------------------------------------------- import */
 
 /* Makes the capsule's content ours, before anything is done with it. NULL: it has another name. */
 static void *capsule_take(PyObject *capsule, const char *name, const char *used_name) {

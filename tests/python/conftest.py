@@ -18,7 +18,10 @@ def daemon():
 
     $TENSORCX_SOCKET points to it, so programs that a test starts use it too.
     """
-    with tempfile.TemporaryDirectory(prefix="tcx-") as folder, pytest.MonkeyPatch.context() as patch:
+    with (
+        tempfile.TemporaryDirectory(prefix="tcx-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         with d.Daemon(folder, "--warm-seconds", "0", "--idle-exit", "0") as running:
             patch.setenv("TENSORCX_SOCKET", str(running.path))
             patch.setenv("TENSORCX_AUTOSTART", "0")

@@ -1,0 +1,90 @@
+"""Tensors that several processes share, without copying.
+
+    import numpy as np, tensorcx as cx
+
+    cx.put("weights", array)                  # in one process
+    w = np.from_dlpack(cx.get("weights"))     # in any other: the same memory
+
+A local daemon owns the memory and starts by itself. A tensor lives as long as a name points to it
+or any process uses it. `Client` is one daemon; the functions here use a default one.
+"""
+
+from tensorcx import _platform
+
+_platform.check()
+
+from tensorcx import _core  # noqa: E402
+from tensorcx._bundle import Bundle  # noqa: E402
+from tensorcx._client import Client, Entry  # noqa: E402
+from tensorcx._default import (  # noqa: E402
+    asarray,
+    clients,
+    connect,
+    delete,
+    empty,
+    empty_like,
+    exists,
+    from_dlpack,
+    full,
+    get,
+    is_shared,
+    names,
+    put,
+    stats,
+    stop,
+    zeros,
+)
+from tensorcx._errors import (  # noqa: E402
+    BY_STATUS,
+    DaemonLost,
+    DaemonUnavailable,
+    Error,
+    ExchangeError,
+    Exists,
+    NotFound,
+    OutOfMemory,
+    Stale,
+    Timeout,
+)
+from tensorcx._tensor import Tensor  # noqa: E402
+
+__version__ = _core.version()
+
+__all__ = [
+    "Bundle",
+    "Client",
+    "DaemonLost",
+    "DaemonUnavailable",
+    "Entry",
+    "Error",
+    "ExchangeError",
+    "Exists",
+    "NotFound",
+    "OutOfMemory",
+    "Stale",
+    "Tensor",
+    "Timeout",
+    "asarray",
+    "clients",
+    "connect",
+    "delete",
+    "empty",
+    "empty_like",
+    "exists",
+    "from_dlpack",
+    "full",
+    "get",
+    "is_shared",
+    "names",
+    "put",
+    "stats",
+    "stop",
+    "zeros",
+]
+
+# The C half makes these, and raises those.
+_core.register(Tensor, Bundle, BY_STATUS)
+
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # where users find it; error texts show it
+del _name

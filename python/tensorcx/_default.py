@@ -1,0 +1,164 @@
+"""The module functions: each is the method of that name of the default client."""
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any, TypeVar, overload
+
+from numpy.typing import DTypeLike
+
+from tensorcx._bundle import Bundle
+from tensorcx._client import Client, Shape
+from tensorcx._tensor import Tensor
+
+_clients: dict[str, Client] = {}  # at most one, "default"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def default_client() -> Client:
+    """The client of the module functions; made when first needed."""
+    try:
+        return _clients["default"]
+    except KeyError:
+        # Of two threads both make one, the first wins; the other was never connected. A lock would
+        # have to be repaired after fork.
+        return _clients.setdefault("default", Client())
+
+
+def connect(path: str | PathLike[str] | None = None, autostart: bool = True) -> Client:
+    """Connects to a daemon now and makes it the one of the module functions.
+
+    `path` is its socket; None means $TENSORCX_SOCKET or the user's own place. With `autostart` a
+    daemon is started if none answers. Not needed otherwise: the first call that needs it connects.
+    """
+    client = Client(path, autostart)
+    client.connect()
+    _clients["default"] = client
+    return client
+
+
+def _as(method: Callable[..., Any]) -> Callable[[_F], _F]:
+    """The documentation is the method's."""
+
+    def apply(function: _F) -> _F:
+        function.__doc__ = method.__doc__
+        return function
+
+    return apply
+
+
+@_as(Client.empty)
+def empty(shape: Shape, dtype: DTypeLike = float) -> Tensor:
+    return default_client().empty(shape, dtype)
+
+
+@_as(Client.zeros)
+def zeros(shape: Shape, dtype: DTypeLike = float) -> Tensor:
+    return default_client().zeros(shape, dtype)
+
+
+@_as(Client.full)
+def full(shape: Shape, fill_value: Any, dtype: DTypeLike | None = None) -> Tensor:
+    return default_client().full(shape, fill_value, dtype)
+
+
+@_as(Client.empty_like)
+def empty_like(x: Any, dtype: DTypeLike | None = None) -> Tensor:
+    return default_client().empty_like(x, dtype)
+
+
+@_as(Client.asarray)
+def asarray(x: Any, dtype: DTypeLike | None = None, copy: bool | None = None) -> Tensor:
+    return default_client().asarray(x, dtype, copy)
+
+
+@_as(Client.from_dlpack)
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    return default_client().from_dlpack(x, device=device, copy=copy)
+
+
+@overload
+def put(
+    name: str,
+    value: Mapping[str, Any],
+    *,
+    readonly: bool = ...,
+    ttl: float | None = ...,
+    ephemeral: bool = ...,
+    exclusive: bool = ...,
+    copy: bool | None = ...,
+) -> Bundle: ...
+@overload
+def put(
+    name: str,
+    value: Any,
+    *,
+    readonly: bool = ...,
+    ttl: float | None = ...,
+    ephemeral: bool = ...,
+    exclusive: bool = ...,
+    copy: bool | None = ...,
+) -> Tensor: ...
+@_as(Client.put)
+def put(
+    name: str,
+    value: Any,
+    *,
+    readonly: bool = False,
+    ttl: float | None = None,
+    ephemeral: bool = False,
+    exclusive: bool = False,
+    copy: bool | None = None,
+) -> Tensor | Bundle:
+    made: Tensor | Bundle = default_client().put(
+        name,
+        value,
+        readonly=readonly,
+        ttl=ttl,
+        ephemeral=ephemeral,
+        exclusive=exclusive,
+        copy=copy,
+    )
+    return made
+
+
+@_as(Client.get)
+def get(
+    name: str, *, timeout: float | None = 0, newer_than: int = 0, readonly: bool = False
+) -> Tensor | Bundle:
+    return default_client().get(name, timeout=timeout, newer_than=newer_than, readonly=readonly)
+
+
+@_as(Client.delete)
+def delete(name: str) -> None:
+    default_client().delete(name)
+
+
+@_as(Client.exists)
+def exists(name: str) -> bool:
+    return default_client().exists(name)
+
+
+@_as(Client.names)
+def names(prefix: str = "") -> list[str]:
+    return default_client().names(prefix)
+
+
+@_as(Client.is_shared)
+def is_shared(x: Any) -> bool:
+    return default_client().is_shared(x)
+
+
+@_as(Client.stats)
+def stats() -> dict[str, Any]:
+    return default_client().stats()
+
+
+@_as(Client.clients)
+def clients() -> list[dict[str, Any]]:
+    return default_client().clients()
+
+
+@_as(Client.stop)
+def stop() -> None:
+    default_client().stop()

@@ -1,0 +1,95 @@
+"""What put(), asarray() and assignment take: what shows memory, or NumPy makes an array of."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensorcx import _core
+from tensorcx._dtypes import format_of
+from tensorcx._errors import ExchangeError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Source = _core.Tensor | Array
+Path = tuple[str, ...]
+
+_CPU, _CUDA_HOST = 1, 3  # DLPack device types whose memory NumPy can read
+_DEPTH_MAX = 64
+
+
+def view_of(value: object) -> Array | None:
+    """An array on the memory that `value` shows, without a copy; None: it shows none."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        return _view_by_dlpack(value)
+    return _view_by_buffer(value)
+
+
+def _view_by_buffer(value: Any) -> Array | None:
+    try:
+        return np.asarray(memoryview(value))
+    except (TypeError, ValueError, BufferError):
+        return None
+
+
+def _view_by_dlpack(value: Any) -> Array:
+    device = tuple(value.__dlpack_device__())
+    if device[0] not in (_CPU, _CUDA_HOST):
+        raise ExchangeError(
+            f"{_describe(value)} lies on device {device}; only CPU memory can be shared"
+        )
+    try:
+        return np.from_dlpack(value)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        view = _view_by_buffer(value)
+        if view is None:
+            raise ExchangeError(f"{_describe(value)} cannot be shared: {error}") from error
+        return view
+
+
+def _describe(value: object) -> str:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    dtype = getattr(value, "dtype", None)
+    return kind if dtype is None else f"{kind} of dtype {dtype}"
+
+
+def as_array(value: object) -> Array:
+    """`value` as an array: on its own memory if it shows some, else what NumPy makes of it."""
+    view = view_of(value)
+    return np.asarray(value) if view is None else view
+
+
+def source_of(value: object) -> Source:
+    """What the C half reads: a Tensor, or an array of a dtype that shared memory knows."""
+    if isinstance(value, _core.Tensor):
+        return value
+    if isinstance(value, Mapping):
+        raise TypeError("a mapping is no array; put() makes a bundle of it")
+    array = as_array(value)
+    format_of(array.dtype)
+    return array
+
+
+def items_of(mapping: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Source | None]]:
+    """The leaves of a tree of mappings, with paths; an empty mapping below the top is a leaf."""
+    if len(path) >= _DEPTH_MAX:
+        raise ValueError(f"mappings nested more than {_DEPTH_MAX} deep: {'/'.join(path[:3])}/...")
+    if path and not mapping:
+        yield path, None
+    for key, value in mapping.items():
+        if not isinstance(key, str):
+            where = f"in {'/'.join(path)!r}" if path else "of a bundle"
+            raise TypeError(f"keys {where} must be str, not {key!r}")
+        below = (*path, key)
+        if isinstance(value, Mapping):
+            yield from items_of(value, below)
+        else:
+            yield below, _named_source_of(value, below)
+
+
+def _named_source_of(value: object, path: Path) -> Source:
+    try:
+        return source_of(value)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise ExchangeError(f"{'/'.join(path)!r}: {error}") from error

@@ -1,0 +1,198 @@
+"""The command line: looks into the daemon, and moves .npy files in and out."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+import tensorcx as cx
+from tensorcx._client import Entry
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command; an error is one line on stderr and exit code 1."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `tensorcx ls | head -1`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (cx.Error, OSError, ValueError, TypeError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        sys.exit(f"tensorcx: {text}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tensorcx", description="Looks into the tensorcx daemon of this user."
+    )
+    parser.add_argument("--version", action="version", version=f"tensorcx {cx.__version__}")
+    parser.add_argument(
+        "--socket",
+        metavar="PATH",
+        help="the daemon's socket (default: $TENSORCX_SOCKET or the user's)",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        return command
+
+    ls = add("ls", _ls, "list names: dtype, shape, bytes, version, age")
+    ls.add_argument("prefix", nargs="?", default="", help="only names that begin so")
+    add("stat", _stat, "all about one name").add_argument("name")
+    add("rm", _rm, "remove names").add_argument("name", nargs="+")
+    put = add("put", _put, "publish the array of a .npy file")
+    put.add_argument("name")
+    put.add_argument("file")
+    get = add("get", _get, "write a tensor to a .npy file")
+    get.add_argument("name")
+    get.add_argument("-o", "--output", metavar="FILE", required=True)
+    add("clients", _clients, "list processes and what they hold")
+    stats = add("stats", _stats, "the daemon's counters")
+    stats.add_argument("--json", action="store_true", help="as JSON, bytes in full")
+    add("stop", _stop, "end the daemon; mapped memory stays valid, names are gone")
+    return parser
+
+
+def _client(options: argparse.Namespace, autostart: bool = False) -> cx.Client:
+    return cx.Client(options.socket, autostart)
+
+
+# ----------------------------------------------------------------------------------------- commands
+
+
+def _ls(options: argparse.Namespace) -> None:
+    rows = [
+        (
+            entry["name"],
+            *_kind(entry),
+            _bytes(entry["nbytes"]),
+            entry["version"],
+            _age(entry["age"]),
+        )
+        for entry in _client(options).entries(options.prefix)
+    ]
+    _table(("NAME", "DTYPE", "SHAPE", "BYTES", "VERSION", "AGE"), rows, right=(3, 4, 5))
+
+
+def _stat(options: argparse.Namespace) -> None:
+    entry = _client(options).stat(options.name)
+    dtype, shape = _kind(entry)
+    rows = [
+        ("name", entry["name"]),
+        ("version", entry["version"]),
+        ("dtype", dtype),
+        ("shape", shape),
+        ("bytes", f"{entry['nbytes']} ({_bytes(entry['nbytes'])})"),
+        ("storage", entry["storage_id"]),
+        ("read-only", _yes(entry["readonly"])),
+        ("ephemeral", _yes(entry["ephemeral"])),
+        ("age", _age(entry["age"])),
+        ("ttl", "none" if entry["ttl"] is None else f"{_age(entry['ttl'])} left"),
+        ("holders", entry["holders"]),
+        ("publisher", f"pid {entry['publisher']}"),
+    ]
+    _table(None, rows)
+
+
+def _rm(options: argparse.Namespace) -> None:
+    client = _client(options)
+    for name in options.name:
+        client.delete(name)
+
+
+def _put(options: argparse.Namespace) -> None:
+    array = np.load(options.file, mmap_mode="r", allow_pickle=False)
+    _client(options, autostart=True).put(options.name, array)
+
+
+def _get(options: argparse.Namespace) -> None:
+    found = _client(options).get(options.name)
+    if isinstance(found, cx.Bundle):
+        raise ValueError(
+            f"{options.name!r} is a bundle; only tensors can be written to a .npy file"
+        )
+    with open(options.output, "wb") as file:  # np.save() would append .npy to a name
+        np.save(file, found.numpy(), allow_pickle=False)
+
+
+def _clients(options: argparse.Namespace) -> None:
+    rows = [
+        (
+            peer["pid"],
+            peer["program"] + (" (this one)" if peer["is_self"] else ""),
+            peer["tensors"],
+            _bytes(peer["bytes"]),
+            peer["waiting"],
+            _age(peer["age"]),
+            "connected" if peer["connected"] else "memory mapped",
+        )
+        for peer in _client(options).clients()
+    ]
+    header = ("PID", "PROGRAM", "TENSORS", "BYTES", "WAITING", "AGE", "STATE")
+    _table(header, rows, right=(0, 2, 3, 4, 5))
+
+
+def _stats(options: argparse.Namespace) -> None:
+    stats = _client(options).stats()
+    if options.json:
+        print(json.dumps(stats, indent=2))
+        return
+    sizes = [key for key in stats if key == "bytes" or key.endswith("_bytes")]
+    _table(None, [(key, _bytes(value) if key in sizes else value) for key, value in stats.items()])
+
+
+def _stop(options: argparse.Namespace) -> None:
+    _client(options).stop()
+
+
+# ------------------------------------------------------------------------------------------- output
+
+
+def _kind(entry: Entry) -> tuple[str, str]:
+    if entry["shape"] is None:
+        return "bundle", "-"
+    return str(entry["dtype"]), "x".join(map(str, entry["shape"])) or "scalar"
+
+
+def _bytes(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
+
+
+def _age(seconds: float) -> str:
+    for limit, unit in ((60, "s"), (3600, "min"), (86400, "h")):
+        if seconds < limit:
+            return f"{seconds * 60 / limit:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _table(
+    header: Sequence[str] | None, rows: Iterable[Sequence[Any]], right: Sequence[int] = ()
+) -> None:
+    lines = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
