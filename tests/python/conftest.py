@@ -3,10 +3,10 @@
 import gc
 import tempfile
 
-import daemon as d
 import pytest
-
 import tensorcx as cx
+
+import daemon as d
 
 # What must be gone after each test; the one client is the test process itself.
 NOTHING_LEFT = {"storages": 0, "bytes": 0, "names": 0, "waiting": 0, "holds": 0, "clients": 1}
@@ -21,12 +21,12 @@ def daemon():
     with (
         tempfile.TemporaryDirectory(prefix="tcx-") as folder,
         pytest.MonkeyPatch.context() as patch,
+        d.Daemon(folder, "--warm-seconds", "0", "--idle-exit", "0") as running,
     ):
-        with d.Daemon(folder, "--warm-seconds", "0", "--idle-exit", "0") as running:
-            patch.setenv("TENSORCX_SOCKET", str(running.path))
-            patch.setenv("TENSORCX_AUTOSTART", "0")
-            cx.connect()
-            yield running
+        patch.setenv("TENSORCX_SOCKET", str(running.path))
+        patch.setenv("TENSORCX_AUTOSTART", "0")
+        cx.connect()
+        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,161 @@
+"""The command line, as a program."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorcx as cx
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "tensorcx", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def output(*arguments):
+    done = run(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def failure(*arguments, **options):
+    """The one line an error is."""
+    done = run(*arguments, **options)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("tensorcx: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.fixture
+def published():
+    cx.put("frames/left", np.zeros((1080, 1920), "uint8"))
+    cx.put("obs", {"image": np.ones((2, 2)), "reward": np.float32(1)})
+    yield
+    for name in cx.names():
+        cx.delete(name)
+
+
+def test_ls_shows_names_dtypes_shapes_and_readable_sizes(published):
+    header, left, obs = (line.split() for line in output("ls").splitlines())
+    assert header == ["NAME", "DTYPE", "SHAPE", "BYTES", "VERSION", "AGE"]
+    assert left[:5] == ["frames/left", "uint8", "1080x1920", "2.0", "MiB"]
+    assert obs[:3] == ["obs", "bundle", "-"]
+    assert output("ls", "obs").count("\n") == 2
+    assert output("ls", "nothing") == output("ls", "nothing").splitlines()[0] + "\n"
+
+
+def test_stat_tells_all_about_one_name(published):
+    lines = dict(line.split(None, 1) for line in output("stat", "frames/left").splitlines())
+    assert lines["shape"] == "1080x1920"
+    assert lines["bytes"] == "2073600 (2.0 MiB)"
+    assert lines["publisher"] == f"pid {os.getpid()}"
+    assert lines["ttl"] == "none"
+    assert "nowhere" in failure("stat", "nowhere")
+
+
+def test_rm_removes_names(published):
+    assert output("rm", "frames/left", "obs") == ""
+    assert cx.names() == []
+    assert "obs" in failure("rm", "obs")
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.array(True), np.zeros((0, 2))])
+def test_put_and_get_carry_npy_files(tmp_path, array):
+    np.save(tmp_path / "in.npy", array)
+    assert output("put", "x", tmp_path / "in.npy") == ""
+    assert output("get", "x", "-o", tmp_path / "out.npy") == ""
+    cx.delete("x")
+    back = np.load(tmp_path / "out.npy")
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(back, array)
+
+
+def test_get_writes_exactly_the_file_it_is_told(tmp_path, published):
+    output("get", "frames/left", "-o", tmp_path / "plain")
+    assert os.listdir(tmp_path) == ["plain"]
+
+
+def test_put_and_get_say_what_they_cannot_do(tmp_path, published):
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    np.save(tmp_path / "dates.npy", np.array(["2024-01-01"], "M8[D]"))
+    (tmp_path / "text.npy").write_text("no array")
+    assert "objects" in failure("put", "x", tmp_path / "objects.npy").lower()
+    assert "datetime64" in failure("put", "x", tmp_path / "dates.npy")
+    failure("put", "x", tmp_path / "text.npy")
+    assert "none.npy" in failure("put", "x", tmp_path / "none.npy")
+    assert "bundle" in failure("get", "obs", "-o", tmp_path / "x.npy")
+    assert "nowhere" in failure("get", "nowhere", "-o", tmp_path / "x.npy")
+    assert not (tmp_path / "x.npy").exists()
+    assert cx.names() == ["frames/left", "obs"]
+
+
+def test_clients_shows_who_holds_what(published):
+    held = cx.get("frames/left")
+    lines = [line.split() for line in output("clients").splitlines()]
+    (mine,) = [line for line in lines if line[0] == str(os.getpid())]
+    assert "2.0" in mine and "connected" in mine
+    assert any("(this one)" in " ".join(line) for line in lines)
+    held.close()
+
+
+def test_stats_are_readable_or_json(published, daemon):
+    stats = json.loads(output("stats", "--json"))
+    assert stats["pid"] == daemon.pid
+    assert stats["names"] == 2
+    lines = dict(line.split(None, 1) for line in output("stats").splitlines())
+    assert lines["names"] == "2"
+    assert lines["bytes"].endswith("MiB")
+
+
+def test_output_may_go_to_a_pipe_that_closes(published):
+    for i in range(50):
+        cx.put(f"many/{i}", np.zeros(1))
+    shell = f"{sys.executable} -m tensorcx ls | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.split()[0] == "NAME"
+
+
+def test_without_a_daemon_every_command_says_so_and_starts_none(tmp_path):
+    socket = tmp_path / "none.sock"
+    environment = {k: v for k, v in os.environ.items() if k != "TENSORCX_AUTOSTART"}
+    for command in (["ls"], ["stat", "x"], ["rm", "x"], ["clients"], ["stats"], ["stop"]):
+        assert str(socket) in failure("--socket", socket, *command, env=environment)
+    assert os.listdir(tmp_path) == []
+
+
+def test_stop_ends_the_daemon_and_put_starts_one(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones(3))
+    environment = {k: v for k, v in os.environ.items() if k != "TENSORCX_AUTOSTART"}
+    environment["TENSORCX_SOCKET"] = str(tmp_path / "own.sock")
+
+    def tool(*arguments):
+        done = run(*arguments, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    tool("put", "x", tmp_path / "x.npy")
+    pid = json.loads(tool("stats", "--json"))["pid"]
+    tool("stop")
+    failure("ls", env=environment)
+    assert pid != json.loads(output("stats", "--json"))["pid"]
+
+
+def test_usage_errors_and_help_are_argparse_s():
+    assert run().returncode == 2
+    assert run("nonsense").returncode == 2
+    assert "clients" in output("--help")
+    assert output("--version") == f"tensorcx {cx.__version__}\n"
