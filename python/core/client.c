@@ -57,9 +57,7 @@ static PyObject *client_connect(CORE_METHOD_ARGUMENTS) {
     CORE_BEGIN_ASKING
     status = tcx_client_connect(client_of(self));
     CORE_END_ASKING
-    if (status)
-        return core_raise(core_state(type), status);
-    Py_RETURN_NONE;
+    return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
 }
 
 static PyObject *client_stop(CORE_METHOD_ARGUMENTS) {
@@ -70,9 +68,7 @@ static PyObject *client_stop(CORE_METHOD_ARGUMENTS) {
     CORE_BEGIN_ASKING
     status = tcx_stop(client_of(self));
     CORE_END_ASKING
-    if (status)
-        return core_raise(core_state(type), status);
-    Py_RETURN_NONE;
+    return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
 }
 
 /* --------------------------------------------------------------------------------- arguments */
@@ -131,7 +127,8 @@ static PyObject *client_empty(CORE_METHOD_ARGUMENTS) {
     tcx_tensor_t *tensor;
     int status;
     CORE_BEGIN_ASKING
-    status = (zero ? tcx_zeros : tcx_empty)(client, dtype, ndim, shape, &tensor);
+    status = zero ? tcx_zeros(client, dtype, ndim, shape, &tensor)
+                  : tcx_empty(client, dtype, ndim, shape, &tensor);
     CORE_END_ASKING
     return status ? core_raise(state, status) : tensor_wrap(state, self, tensor);
 }
@@ -321,9 +318,7 @@ static PyObject *client_delete(CORE_METHOD_ARGUMENTS) {
     CORE_BEGIN_ASKING
     status = tcx_delete(client_of(self), name);
     CORE_END_ASKING
-    if (status)
-        return core_raise(core_state(type), status);
-    Py_RETURN_NONE;
+    return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
 }
 
 /* Adds to the list `context`, without the GIL. Non-zero stops: an exception is set. */
