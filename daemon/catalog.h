@@ -1,0 +1,96 @@
+/*
+ * catalog.h - names: name -> version, description, storage
+ *
+ * Sorted by their bytes. Versions come from one counter and are never repeated. A name goes when it
+ * is deleted or replaced, when its ttl runs out, or, if ephemeral, with its owner. Requests wait
+ * here for names that are not there yet, or not new enough. Owned by the server; knows storages,
+ * not clients or messages. A description is bytes that the handler has checked.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "list.h"
+#include "storage.h"
+#include "tree.h"
+#include "waiter.h"
+
+/* What a name stands for. */
+struct value {
+    uint64_t version;
+    struct storage *storage; /* one reference of ours */
+    uint64_t put_ms;
+    uint32_t publisher; /* process id */
+    uint16_t desc_nbytes;
+    uint8_t desc[];
+};
+
+/* What ends a name by itself: only names with a ttl or an owner have one. */
+struct lease {
+    struct name *name;       /* borrowed: owns us */
+    uint64_t end_ms;         /* UINT64_MAX: no ttl */
+    struct tree_node by_end; /* catalog::expiring, with a ttl */
+    struct list link;        /* of the owner's list; linked to itself: no owner */
+};
+
+/* One node per name that has a value, waiters, or both. */
+struct name {
+    struct tree_node by_name;     /* catalog::names */
+    struct value *value;          /* owned; NULL: not there yet */
+    struct lease *lease;          /* owned; NULL: none */
+    struct name_waiters *waiters; /* owned; NULL: nobody ever waited */
+    uint16_t nbytes;
+    char bytes[];
+};
+
+struct catalog {
+    struct storages *storages; /* borrowed: outlives us */
+    struct list *ready;        /* borrowed: where waiters go */
+    struct tree names;
+    struct tree expiring;
+    uint64_t count; /* of names with a value */
+    uint64_t max;
+    uint64_t version; /* the last one given */
+};
+
+/* `storages`, `ready` and `max` are filled in by the caller. fini deletes all names; nobody waits
+ * any more. */
+void catalog_init(struct catalog *catalog);
+void catalog_fini(struct catalog *catalog);
+
+/* Borrowed; the node may have no value. NULL: unknown. */
+struct name *catalog_find(const struct catalog *catalog, const char *bytes, size_t nbytes);
+
+struct put {
+    const char *name;
+    size_t name_nbytes;
+    const void *desc;
+    size_t desc_nbytes;
+    struct storage *storage; /* borrowed; the catalog takes a reference of its own */
+    uint64_t now_ms, ttl_ms; /* ttl 0: none */
+    struct list *owner;      /* ephemeral: catalog_drop() of this list ends the name. NULL: not */
+    uint32_t publisher;
+};
+
+/* Puts or replaces, and wakes who waits. STATUS_LIMIT (`max`) or STATUS_INTERNAL, with nothing
+ * changed. */
+int catalog_put(struct catalog *catalog, const struct put *put, uint64_t *ret_version);
+
+/* Removes the value; `name` must have one, and may be gone afterwards. */
+void catalog_delete(struct catalog *catalog, struct name *name);
+
+/* Deletes all names on an owner's list. */
+void catalog_drop(struct catalog *catalog, struct list *owned);
+
+/* Where to wait for a version of this name. Use it at once, or call waitlist_check(). NULL: no
+ * memory. */
+struct waitlist *catalog_waitlist(struct catalog *catalog, const char *bytes, size_t nbytes);
+
+/* The first name with a value that begins with `prefix` and sorts after `after` (empty: all), or
+ * NULL. */
+struct name *catalog_next(const struct catalog *catalog, const char *prefix, size_t prefix_nbytes,
+                          const char *after, size_t after_nbytes);
+
+/* Deletes what has expired. Returns when to call it again, UINT64_MAX: no need. */
+uint64_t catalog_expire(struct catalog *catalog, uint64_t now_ms);

@@ -1,0 +1,75 @@
+/*
+ * client.h - one connected process: its socket, its life page, what it holds and waits for
+ *
+ * A client is connected, or disconnected with its memory still mapped (its life page is open), or
+ * gone. client_close() is the only way out, for every reason. Owned by the server. This file and
+ * server.c are the only ones that know libuv's handles; what a message means is dispatch's
+ * business.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "codec.h"
+#include "connection.h"
+#include "hold.h"
+#include "list.h"
+
+struct server;
+struct uv_poll_s;
+
+enum client_state { CLIENT_NEW = WIRE_NEW, CLIENT_READY = WIRE_READY, CLIENT_GONE };
+
+struct client {
+    struct list link;      /* server::clients, by id; once gone server::gone */
+    struct server *server; /* borrowed: owns us */
+    uint64_t id;
+    uint64_t opened_ms;
+    pid_t pid;
+    uid_t uid;
+    enum client_state state;
+    char program[WIRE_PROGRAM_MAX]; /* as the client says; clean text */
+    size_t program_nbytes;
+    const char *refused; /* static: why HELLO will be refused; NULL: it will not */
+    bool is_leaving;     /* refused: to be closed when its output is sent */
+
+    int fd;                 /* owned; -1: disconnected */
+    struct uv_poll_s *poll; /* owned until closed, then by libuv */
+    int page;               /* watch of the life page; 0: closed, or it never had one */
+    struct list output;     /* of struct unsent: replies that the socket did not take yet */
+    uint64_t output_nbytes;
+    unsigned descriptors; /* sent, and perhaps not received yet */
+
+    struct holds holds;
+    struct list names;  /* of struct lease: names that end with this client */
+    struct list parked; /* of struct parked: calls that wait */
+    uint64_t waiting;   /* their number */
+};
+
+/* Takes a new connection over, also on failure. */
+struct client *client_open(struct server *server, int fd, const char *refused);
+
+/* Ends the connection, for `reason`. When its life page is closed too, or `gone`, everything it
+ * held goes. May be called at any time and again; the memory of `client` stays valid until the loop
+ * is reached. */
+void client_close(struct client *client, const char *reason, bool gone);
+
+/* The peer broke the protocol: logs that and closes. */
+void client_drop(struct client *client, const char *rule);
+
+/* The life page is closed. */
+void client_page_closed(void *client);
+
+/* Sends, or keeps for later what the socket does not take now. 0, also when the client is closed by
+ * it; -ETOOMANYREFS: the kernel refuses to have more descriptors on their way, nothing was sent. */
+int client_send(struct client *client, const struct frame *frame);
+
+/* Whether another descriptor may be sent: few of those before are still unread. */
+bool client_may_send_descriptor(struct client *client);
+
+static inline bool client_is_connected(const struct client *client) {
+    return client->fd >= 0;
+}

@@ -1,0 +1,240 @@
+#include "dispatch.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "call.h"
+#include "log.h"
+
+union reply {
+#define CALL(NAME, name, opcode, state, request_tail, reply_tail, fds) \
+    struct wire_##name##_reply name;
+#define NOTE(NAME, name, opcode, state, tail)
+#include "messages.def"
+#undef CALL
+#undef NOTE
+};
+
+typedef int (*handler_fn)(struct call *call, union reply *reply);
+
+#define CALL(NAME, name, opcode, state, request_tail, reply_tail, fds) \
+    static int run_##name(struct call *call, union reply *reply) {     \
+        return handle_##name(call, call->body, &reply->name);          \
+    }
+#define NOTE(NAME, name, opcode, state, tail)                      \
+    static int run_##name(struct call *call, union reply *reply) { \
+        (void)reply;                                               \
+        return handle_##name(call, call->body);                    \
+    }
+#include "messages.def"
+#undef CALL
+#undef NOTE
+
+static const handler_fn handlers[] = {
+#define CALL(NAME, name, opcode, state, request_tail, reply_tail, fds) [opcode] = run_##name,
+#define NOTE(NAME, name, opcode, state, tail)                          [opcode] = run_##name,
+#include "messages.def"
+#undef CALL
+#undef NOTE
+};
+
+/* -------------------------------------------------------------------------------- handlers' ends
+ */
+
+int call_fail(struct call *call, int status, const char *format, ...) {
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(call->text, sizeof call->text, format, args);
+    va_end(args);
+    return status;
+}
+
+int call_wait(struct call *call, struct waitlist *wait) {
+    call->wait = wait;
+    return CALL_WAITS;
+}
+
+int call_broken(struct call *call, const char *rule) {
+    snprintf(call->text, sizeof call->text, "%s", rule);
+    return CALL_BROKEN;
+}
+
+/* -------------------------------------------------------------------------------------- answers */
+
+static struct frame frame_of(const struct call *call, int status) {
+    return (struct frame){.header = {.opcode = call->rule->opcode,
+                                     .request = call->request,
+                                     .status = (uint32_t)status,
+                                     .destroyed = call->server->segments.destroyed},
+                          .fd = -1};
+}
+
+static int answer_error(const struct call *call, int status, const char *text) {
+    struct frame frame = frame_of(call, status);
+
+    frame.tail[0] = text;
+    frame.tail_nbytes[0] = strnlen(text, WIRE_TEXT_MAX);
+    return client_send(call->client, &frame);
+}
+
+static int answer_ok(const struct call *call, const union reply *reply) {
+    struct frame frame = frame_of(call, STATUS_OK);
+
+    frame.fixed = reply;
+    frame.fixed_nbytes = call->rule->reply_size;
+    frame.tail[0] = call->reply_tail;
+    frame.tail_nbytes[0] = call->reply_tail_nbytes;
+    frame.fd = call->reply_fd;
+    int r = client_send(call->client, &frame);
+    if (call->reply_fd_is_ours) {
+        close(call->reply_fd);
+    }
+    return r;
+}
+
+/* ---------------------------------------------------------------------------------------- calls */
+
+static struct call call_of(struct client *client, const void *message, size_t nbytes) {
+    const struct wire_header *header = message;
+    const struct wire_rule *rule = wire_rule(header->opcode);
+    const char *body = (const char *)message + sizeof *header;
+
+    return (struct call){.server = client->server,
+                         .client = client,
+                         .rule = rule,
+                         .request = header->request,
+                         .body = body,
+                         .tail = (const uint8_t *)body + rule->request_size,
+                         .tail_nbytes = nbytes - sizeof *header - rule->request_size,
+                         .reply_fd = -1};
+}
+
+/* Runs the handler and answers. Returns CALL_WAITS, or anything else when the call is over. */
+static int run(struct call *call) {
+    union reply reply;
+
+    memset(&reply, 0, sizeof reply); /* reserved fields, and nothing of ours in padding */
+    int status = handlers[call->rule->opcode](call, &reply);
+    if (status == CALL_BROKEN) {
+        client_drop(call->client, call->text);
+    } else if (status != CALL_WAITS && call->rule->is_call) {
+        int r =
+            status == STATUS_OK ? answer_ok(call, &reply) : answer_error(call, status, call->text);
+        if (r == -ETOOMANYREFS) {
+            answer_error(call, STATUS_SYSTEM,
+                         "too many descriptors are on their way between this user's processes "
+                         "(the kernel's limit is RLIMIT_NOFILE): repeat the call");
+        }
+    }
+    return status;
+}
+
+static void park(struct call *call, const void *message, size_t nbytes) {
+    struct client *client = call->client;
+    struct server *server = call->server;
+    struct parked *parked = NULL;
+
+    if (client->waiting < server->options->max_waiting) {
+        parked = malloc(sizeof *parked + nbytes);
+    }
+    if (!parked) {
+        waitlist_check(call->wait);
+        call_fail(call, STATUS_LIMIT,
+                  "%llu calls of this client wait already: the limit is --max-waiting",
+                  (unsigned long long)client->waiting);
+        answer_error(call, STATUS_LIMIT, call->text);
+        return;
+    }
+    parked->client = client;
+    parked->nbytes = nbytes;
+    memcpy(parked->message, message, nbytes);
+    list_append(&client->parked, &parked->link);
+    waiter_wait(&parked->waiter, call->wait);
+    client->waiting++;
+    server->waiting++;
+}
+
+static void parked_free(struct parked *parked) {
+    waiter_stop(&parked->waiter);
+    list_remove(&parked->link);
+    parked->client->waiting--;
+    parked->client->server->waiting--;
+    free(parked);
+}
+
+void dispatch_message(struct client *client, const void *message, size_t nbytes, size_t nfds) {
+    const struct wire_rule *rule = NULL;
+    const char *broken = wire_check_request(message, nbytes, nfds, &rule);
+
+    client->server->requests++;
+    if (!broken && rule->state != (unsigned)client->state) {
+        broken = client->state == CLIENT_NEW ? "the first message must be HELLO" : "HELLO again";
+    }
+    if (broken) {
+        client_drop(client, broken);
+        return;
+    }
+    struct call call = call_of(client, message, nbytes);
+    log_debug("event=client.message client=%llu message=%s request=%u bytes=%zu",
+              (unsigned long long)client->id, rule->name, call.request, nbytes);
+    if (run(&call) == CALL_WAITS) {
+        park(&call, message, nbytes);
+    }
+}
+
+void dispatch_ready(struct server *server) {
+    struct list *link;
+
+    while ((link = list_pop(&server->ready))) {
+        struct waiter *waiter = container_of(link, struct waiter, link);
+        struct parked *parked = container_of(waiter, struct parked, waiter);
+        struct call call = call_of(parked->client, parked->message, parked->nbytes);
+        /* While it is in no list and among its client's parked calls, so that it is freed once if
+         * the client is closed by its answer. */
+        list_remove(&parked->link);
+        if (run(&call) == CALL_WAITS) {
+            list_append(&parked->client->parked, &parked->link);
+            waiter_wait(waiter, call.wait);
+        } else {
+            parked_free(parked);
+        }
+    }
+}
+
+static void answer_parked(struct parked *parked, int status, const char *text) {
+    struct call call = call_of(parked->client, parked->message, parked->nbytes);
+
+    parked_free(parked);
+    answer_error(&call, status, text);
+}
+
+void dispatch_fail(struct waitlist *waitlist, int status, const char *text) {
+    while (!list_is_empty(&waitlist->waiters)) {
+        struct waiter *waiter = container_of(waitlist->waiters.next, struct waiter, link);
+        answer_parked(container_of(waiter, struct parked, waiter), status, text);
+    }
+}
+
+void dispatch_cancel(struct client *client, uint32_t request) {
+    list_for_each (link, &client->parked) {
+        struct parked *parked = container_of(link, struct parked, link);
+        const struct wire_header *header = (const struct wire_header *)parked->message;
+        if (header->request == request) {
+            answer_parked(parked, STATUS_CANCELLED, "the call was cancelled");
+            return;
+        }
+    }
+}
+
+void dispatch_forget(struct client *client) {
+    struct list *link;
+
+    while ((link = list_pop(&client->parked))) {
+        parked_free(container_of(link, struct parked, link));
+    }
+}

@@ -1,0 +1,36 @@
+/*
+ * dispatch.h - from received bytes to a handler, and back
+ *
+ * The one place that checks a message: size, opcode, body size, descriptors, state, quota, in this
+ * order. Keeps the calls that wait, and runs them again.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "client.h"
+#include "segment.h"
+
+/* A call that waits: a copy of its message. */
+struct parked {
+    struct waiter waiter;
+    struct list link;      /* client::parked */
+    struct client *client; /* borrowed: it drops its parked calls when it is closed */
+    size_t nbytes;
+    _Alignas(8) char message[];
+};
+
+/* Handles one message of `nbytes` bytes, 8-aligned, which came with `nfds` descriptors. */
+void dispatch_message(struct client *client, const void *message, size_t nbytes, size_t nfds);
+
+/* Runs the calls on the server's list `ready` again, and those that get ready by that. */
+void dispatch_ready(struct server *server);
+
+/* Answers everybody who waits on `waitlist` with an error. */
+void dispatch_fail(struct waitlist *waitlist, int status, const char *text);
+
+/* Answers one waiting call of `client` with STATUS_CANCELLED, if it still waits. */
+void dispatch_cancel(struct client *client, uint32_t request);
+
+/* Forgets what a closed client waits for. */
+void dispatch_forget(struct client *client);

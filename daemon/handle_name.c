@@ -1,0 +1,300 @@
+/*
+ * handle_name.c - PUBLISH, PUT, GET, STAT, DELETE, LIST
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "call.h"
+#include "desc.h"
+#include "handle.h"
+#include "name.h"
+
+/* The tail of PUBLISH and PUT, taken apart; borrowed from the message. */
+struct named {
+    const void *desc;
+    size_t desc_nbytes;
+    const char *name;
+    size_t name_nbytes;
+    const void *data;
+    size_t data_nbytes;
+    uint64_t ttl_ms;
+    uint32_t flags;
+};
+
+static int bad_name(struct call *call, const char *why) {
+    return call_fail(call, STATUS_INVALID, "%s", why);
+}
+
+static int not_found(struct call *call, const void *name, size_t nbytes) {
+    return call_fail(call, STATUS_NOT_FOUND, "no tensor is named \"%.*s\"", (int)nbytes,
+                     (const char *)name);
+}
+
+static bool has_value(const struct name *name) {
+    return name && name->value;
+}
+
+/* Takes the tail apart: description, name, data. */
+static int split_tail(struct call *call, struct named *named) {
+    if (named->desc_nbytes + named->name_nbytes + named->data_nbytes != call->tail_nbytes) {
+        return call_broken(call,
+                           "the sizes of description, name and data are not those of the tail");
+    }
+    named->desc = call->tail;
+    named->name = (const char *)call->tail + named->desc_nbytes;
+    named->data = named->name + named->name_nbytes;
+    return STATUS_OK;
+}
+
+static int check_desc(struct call *call, const struct named *named, uint64_t storage_nbytes) {
+    struct desc desc;
+    const char *wrong = desc_decode(named->desc, named->desc_nbytes, &desc);
+
+    if (!wrong) {
+        wrong = desc_check(&desc, storage_nbytes);
+    }
+    return wrong ? call_fail(call, STATUS_INVALID, "%s", wrong) : STATUS_OK;
+}
+
+static int check_named(struct call *call, const struct named *named, uint64_t storage_nbytes) {
+    const char *wrong = name_check(named->name, named->name_nbytes);
+
+    if (wrong) {
+        return bad_name(call, wrong);
+    }
+    if ((named->flags & PUT_EXCLUSIVE) &&
+        has_value(catalog_find(&call->server->catalog, named->name, named->name_nbytes))) {
+        return call_fail(call, STATUS_EXISTS, "\"%.*s\" exists already", (int)named->name_nbytes,
+                         named->name);
+    }
+    return check_desc(call, named, storage_nbytes);
+}
+
+static int publish(struct call *call, const struct named *named, struct storage *storage,
+                   uint64_t *ret_version) {
+    struct catalog *catalog = &call->server->catalog;
+    struct put put = {.name = named->name,
+                      .name_nbytes = named->name_nbytes,
+                      .desc = named->desc,
+                      .desc_nbytes = named->desc_nbytes,
+                      .storage = storage,
+                      .now_ms = server_now(call->server),
+                      .ttl_ms = named->ttl_ms,
+                      .owner = named->flags & PUT_EPHEMERAL ? &call->client->names : NULL,
+                      .publisher = (uint32_t)call->client->pid};
+    int r = catalog_put(catalog, &put, ret_version);
+
+    if (r == STATUS_LIMIT) {
+        return call_fail(call, r, "there are %" PRIu64 " names already: the limit is --max-names",
+                         catalog->count);
+    }
+    return r == STATUS_OK ? r : call_fail(call, r, "the daemon has no memory for its own books");
+}
+
+int handle_publish(struct call *call, const struct wire_publish *request,
+                   struct wire_publish_reply *reply) {
+    struct storage *storage = storage_find(&call->server->storages, request->storage);
+    struct named named = {.desc_nbytes = request->desc_nbytes,
+                          .name_nbytes = request->name_nbytes,
+                          .ttl_ms = request->ttl_ms,
+                          .flags = request->flags};
+    int r = split_tail(call, &named);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    if (!storage || !holds_have(&call->client->holds, storage)) {
+        return call_fail(call, STATUS_STALE, "this client does not hold storage %" PRIu64,
+                         request->storage);
+    }
+    r = check_named(call, &named, storage->nbytes);
+    return r == STATUS_OK ? publish(call, &named, storage, &reply->version) : r;
+}
+
+/* Fills the new storage, grants it and gives it its name, if it is to have one. */
+static int complete_put(struct call *call, const struct named *named, struct storage *storage,
+                        struct wire_put_reply *reply) {
+    struct storages *storages = &call->server->storages;
+    int r = storage_write(storages, storage, named->data, named->data_nbytes);
+
+    if (r < 0) {
+        return call_fail(call, STATUS_SYSTEM, "the data cannot be written: %s", strerror(-r));
+    }
+    r = grant(call, storage, &reply->grant);
+    if (r != STATUS_OK || named->name_nbytes == 0) {
+        return r;
+    }
+    r = publish(call, named, storage, &reply->version);
+    if (r != STATUS_OK) {
+        hold_return(&call->client->holds, storages, storage->id, 1);
+    }
+    return r;
+}
+
+int handle_put(struct call *call, const struct wire_put *request, struct wire_put_reply *reply) {
+    struct named named = {.desc_nbytes = request->desc_nbytes,
+                          .name_nbytes = request->name_nbytes,
+                          .data_nbytes = request->data_nbytes,
+                          .ttl_ms = request->ttl_ms,
+                          .flags = request->flags};
+    struct storage *storage;
+    int r = split_tail(call, &named);
+
+    if (r == STATUS_OK && named.name_nbytes > 0) {
+        r = check_named(call, &named, named.data_nbytes);
+    }
+    if (r == STATUS_OK) {
+        r = new_storage(call, named.data_nbytes, &storage);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = complete_put(call, &named, storage, reply);
+    storage_unref(&call->server->storages, storage);
+    return r;
+}
+
+/* --------------------------------------------------------------------------------------- look up
+ */
+
+int handle_get(struct call *call, const struct wire_get *request, struct wire_get_reply *reply) {
+    struct catalog *catalog = &call->server->catalog;
+    const char *bytes = (const char *)call->tail;
+    const char *wrong = name_check(bytes, call->tail_nbytes);
+
+    if (wrong) {
+        return bad_name(call, wrong);
+    }
+    const struct name *name = catalog_find(catalog, bytes, call->tail_nbytes);
+    if (has_value(name) && name->value->version > request->newer_than) {
+        reply->version = name->value->version;
+        call->reply_tail = name->value->desc;
+        call->reply_tail_nbytes = name->value->desc_nbytes;
+        return grant(call, name->value->storage, &reply->grant);
+    }
+    if (request->flags & GET_WAIT) {
+        struct waitlist *wait = catalog_waitlist(catalog, bytes, call->tail_nbytes);
+        return wait
+                   ? call_wait(call, wait)
+                   : call_fail(call, STATUS_INTERNAL, "the daemon has no memory for its own books");
+    }
+    if (has_value(name)) {
+        return call_fail(call, STATUS_NOT_FOUND, "\"%.*s\" has nothing newer than version %" PRIu64,
+                         (int)call->tail_nbytes, bytes, request->newer_than);
+    }
+    return not_found(call, bytes, call->tail_nbytes);
+}
+
+static struct wire_entry entry_of(const struct server *server, const struct name *name) {
+    const struct value *value = name->value;
+    const struct lease *lease = name->lease;
+    uint64_t now_ms = server_now(server);
+    struct wire_entry entry = {.version = value->version,
+                               .storage = value->storage->id,
+                               .nbytes = value->storage->nbytes,
+                               .age_ms = now_ms - value->put_ms,
+                               .holders = value->storage->holders,
+                               .publisher = value->publisher,
+                               .desc_nbytes = value->desc_nbytes,
+                               .name_nbytes = name->nbytes};
+
+    if (lease && lease->end_ms != UINT64_MAX) {
+        entry.flags |= ENTRY_EXPIRES;
+        entry.ttl_left_ms = lease->end_ms > now_ms ? lease->end_ms - now_ms : 0;
+    }
+    if (lease && !list_is_empty(&lease->link)) {
+        entry.flags |= ENTRY_EPHEMERAL;
+    }
+    return entry;
+}
+
+/* Finds the name in the tail, for STAT and DELETE. */
+static int find_named(struct call *call, struct name **ret_name) {
+    const char *bytes = (const char *)call->tail;
+    const char *wrong = name_check(bytes, call->tail_nbytes);
+
+    if (wrong) {
+        return bad_name(call, wrong);
+    }
+    struct name *name = catalog_find(&call->server->catalog, bytes, call->tail_nbytes);
+    if (!has_value(name)) {
+        return not_found(call, bytes, call->tail_nbytes);
+    }
+    *ret_name = name;
+    return STATUS_OK;
+}
+
+int handle_stat(struct call *call, const struct wire_stat *request, struct wire_stat_reply *reply) {
+    struct name *name;
+    int r = find_named(call, &name);
+
+    (void)request;
+    if (r == STATUS_OK) {
+        reply->entry = entry_of(call->server, name);
+        call->reply_tail = name->value->desc;
+        call->reply_tail_nbytes = name->value->desc_nbytes;
+    }
+    return r;
+}
+
+int handle_delete(struct call *call, const struct wire_delete *request,
+                  struct wire_delete_reply *reply) {
+    struct name *name;
+    int r = find_named(call, &name);
+
+    (void)request;
+    if (r == STATUS_OK) {
+        reply->version = name->value->version;
+        catalog_delete(&call->server->catalog, name);
+    }
+    return r;
+}
+
+/* Adds one entry at `used` of the page. Returns its size, 0 when it does not fit. */
+static size_t add_entry(struct server *server, size_t used, const struct name *name) {
+    struct wire_entry entry = entry_of(server, name);
+    size_t nbytes = sizeof entry + entry.desc_nbytes + entry.name_nbytes;
+    size_t padded = (nbytes + 7) / 8 * 8;
+    char *to = server->page + used;
+
+    if (used + padded > sizeof server->page) {
+        return 0;
+    }
+    memcpy(to, &entry, sizeof entry);
+    memcpy(to + sizeof entry, name->value->desc, entry.desc_nbytes);
+    memcpy(to + sizeof entry + entry.desc_nbytes, name->bytes, entry.name_nbytes);
+    memset(to + nbytes, 0, padded - nbytes);
+    return padded;
+}
+
+int handle_list(struct call *call, const struct wire_list *request, struct wire_list_reply *reply) {
+    struct server *server = call->server;
+    const char *prefix = (const char *)call->tail;
+    size_t prefix_nbytes = request->prefix_nbytes;
+    const char *after = prefix + prefix_nbytes;
+    size_t after_nbytes = request->after_nbytes;
+    size_t used = 0;
+
+    if (prefix_nbytes + after_nbytes != call->tail_nbytes) {
+        return call_broken(call, "LIST: the sizes of prefix and name are not those of the tail");
+    }
+    for (;;) {
+        const struct name *name =
+            catalog_next(&server->catalog, prefix, prefix_nbytes, after, after_nbytes);
+        if (!name) {
+            break;
+        }
+        size_t added = add_entry(server, used, name);
+        if (added == 0) {
+            reply->more = 1;
+            break;
+        }
+        used += added;
+        reply->count++;
+        after = name->bytes;
+        after_nbytes = name->nbytes;
+    }
+    call->reply_tail = server->page;
+    call->reply_tail_nbytes = used;
+    return STATUS_OK;
+}

@@ -1,0 +1,205 @@
+/*
+ * handle_storage.c - ALLOC, MAP, RELEASE, HOLD, ATTACH, ALIVE
+ */
+#include "handle.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "call.h"
+#include "shortage.h"
+
+enum { DEVICE_CPU = 1 };
+
+static struct wire_grant grant_of(const struct storage *storage) {
+    return (struct wire_grant){.storage = storage->id,
+                               .nbytes = storage->nbytes,
+                               .segment = storage->range ? storage->range->segment->id : 0,
+                               .offset = storage->range ? range_offset(storage->range) : 0};
+}
+
+int grant(struct call *call, struct storage *storage, struct wire_grant *ret_grant) {
+    if (hold_grant(&call->client->holds, storage) < 0) {
+        return call_fail(call, STATUS_INTERNAL, "the daemon has no memory for its own books");
+    }
+    *ret_grant = grant_of(storage);
+    return STATUS_OK;
+}
+
+int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage) {
+    struct storages *storages = &call->server->storages;
+    struct shortage shortage;
+    struct waitlist *wait;
+    int r = storage_create(storages, nbytes, ret_storage, &wait, &shortage);
+
+    switch (r) {
+    case -EAGAIN:
+        return call_wait(call, wait);
+    case STATUS_LIMIT:
+        return call_fail(call, r,
+                         "%" PRIu64 " storages are in use already: the limit is --max-storages",
+                         storages->max);
+    case STATUS_INTERNAL:
+        return call_fail(call, r, "the daemon has no memory for its own books");
+    case STATUS_OUT_OF_MEMORY:
+        return shortage_text(call->server, nbytes, &shortage, call->text);
+    default:
+        return r;
+    }
+}
+
+int handle_alloc(struct call *call, const struct wire_alloc *request,
+                 struct wire_alloc_reply *reply) {
+    struct storage *storage;
+
+    if (request->device_type != DEVICE_CPU) {
+        return call_fail(call, STATUS_INVALID,
+                         "device type %u: this daemon has memory of the CPU (1) only",
+                         request->device_type);
+    }
+    int r = new_storage(call, request->nbytes, &storage);
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = grant(call, storage, &reply->grant);
+    storage_unref(&call->server->storages, storage);
+    return r;
+}
+
+int handle_map(struct call *call, const struct wire_map *request, struct wire_map_reply *reply) {
+    const struct segment *segment = segments_find(&call->server->segments, request->segment);
+
+    if (!segment) {
+        return call_fail(call, STATUS_STALE, "segment %" PRIu64 " is gone", request->segment);
+    }
+    if (!client_may_send_descriptor(call->client)) {
+        return call_fail(call, STATUS_LIMIT,
+                         "too many replies with descriptors are unread: read them, then repeat the "
+                         "call");
+    }
+    reply->nbytes = segment->nbytes;
+    call->reply_fd = segment->fd;
+    return STATUS_OK;
+}
+
+int handle_release(struct call *call, const struct wire_release *request) {
+    (void)request;
+    if (call->tail_nbytes % sizeof(struct wire_returned)) {
+        return call_broken(call, "RELEASE: the tail is no list of storages and grants");
+    }
+    for (size_t at = 0; at < call->tail_nbytes; at += sizeof(struct wire_returned)) {
+        struct wire_returned returned;
+        memcpy(&returned, call->tail + at, sizeof returned);
+        int r = hold_return(&call->client->holds, &call->server->storages, returned.storage,
+                            returned.grants);
+        if (r < 0) {
+            return call_broken(call, "RELEASE: more grants returned than were given");
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Checks a tail of ids. Returns how many there are, or -1. */
+static int count_ids(const struct call *call) {
+    return call->tail_nbytes % sizeof(uint64_t) ? -1 : (int)(call->tail_nbytes / sizeof(uint64_t));
+}
+
+static uint64_t id_at(const struct call *call, int i) {
+    uint64_t id;
+
+    memcpy(&id, call->tail + (size_t)i * sizeof id, sizeof id);
+    return id;
+}
+
+static int stale(struct call *call, uint64_t id) {
+    return call_fail(call, STATUS_STALE, "storage %" PRIu64 " is gone", id);
+}
+
+int handle_hold(struct call *call, const struct wire_hold *request, struct wire_hold_reply *reply) {
+    struct storages *storages = &call->server->storages;
+    struct wire_grant *grants = (struct wire_grant *)call->server->page;
+    int count = count_ids(call);
+    int r = STATUS_OK;
+    int done;
+
+    (void)request;
+    (void)reply;
+    if (count < 0) {
+        return call_broken(call, "HOLD: the tail is no list of ids");
+    }
+    for (int i = 0; i < count; i++) {
+        if (!storage_find(storages, id_at(call, i))) {
+            return stale(call, id_at(call, i));
+        }
+    }
+    for (done = 0; done < count && r == STATUS_OK; done++) {
+        r = grant(call, storage_find(storages, id_at(call, done)), &grants[done]);
+    }
+    if (r != STATUS_OK) {
+        /* All or nothing: the last one failed. */
+        for (int i = 0; i < done - 1; i++) {
+            hold_return(&call->client->holds, storages, id_at(call, i), 1);
+        }
+        return r;
+    }
+    call->reply_tail = grants;
+    call->reply_tail_nbytes = (size_t)count * sizeof *grants;
+    return STATUS_OK;
+}
+
+int handle_attach(struct call *call, const struct wire_attach *request,
+                  struct wire_attach_reply *reply) {
+    struct storages *storages = &call->server->storages;
+    struct holds *holds = &call->client->holds;
+    struct storage *storage = storage_find(storages, request->storage);
+    int count = count_ids(call);
+
+    (void)reply;
+    if (count < 0) {
+        return call_broken(call, "ATTACH: the tail is no list of ids");
+    }
+    if (!storage || !holds_have(holds, storage)) {
+        return stale(call, request->storage);
+    }
+    for (int i = 0; i < count; i++) {
+        struct storage *other = storage_find(storages, id_at(call, i));
+        if (!other || !holds_have(holds, other)) {
+            return stale(call, id_at(call, i));
+        }
+        if (other->id >= storage->id) {
+            return call_fail(call, STATUS_INVALID,
+                             "storage %" PRIu64 " is not older than storage %" PRIu64
+                             ", so it cannot be attached to it",
+                             other->id, storage->id);
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        int r = storage_attach(storages, storage, storage_find(storages, id_at(call, i)));
+        if (r != STATUS_OK) {
+            return call_fail(call, r,
+                             "%" PRIu64 " storages are attached to others: the limit is "
+                             "--max-storages",
+                             storages->attachments);
+        }
+    }
+    return STATUS_OK;
+}
+
+int handle_alive(struct call *call, const struct wire_alive *request,
+                 struct wire_alive_reply *reply) {
+    uint8_t *alive = (uint8_t *)call->server->page;
+    int count = count_ids(call);
+
+    (void)request;
+    (void)reply;
+    if (count < 0) {
+        return call_broken(call, "ALIVE: the tail is no list of ids");
+    }
+    for (int i = 0; i < count; i++) {
+        alive[i] = segments_find(&call->server->segments, id_at(call, i)) != NULL;
+    }
+    call->reply_tail = alive;
+    call->reply_tail_nbytes = (size_t)count;
+    return STATUS_OK;
+}

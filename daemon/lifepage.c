@@ -1,0 +1,151 @@
+#include "lifepage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "log.h"
+
+enum { PAGE_NBYTES = 4096 };
+
+void lifepages_init(struct lifepages *pages) {
+    table_init(&pages->owners);
+    pages->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (pages->fd < 0) {
+        log_warn("event=lifepage.none error=\"%s\"", strerror(errno));
+    }
+}
+
+void lifepages_fini(struct lifepages *pages) {
+    table_fini(&pages->owners);
+    if (pages->fd >= 0) {
+        close(pages->fd);
+        pages->fd = -1;
+    }
+}
+
+/* A sealed page, so that nobody who maps it can be hurt by another. */
+static int page_create(void) {
+    int fd = memfd_create("tensorcx-life", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0) {
+        return -errno;
+    }
+    if (ftruncate(fd, PAGE_NBYTES) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        int r = -errno;
+        close(fd);
+        return r;
+    }
+    return fd;
+}
+
+int lifepage_open(struct lifepages *pages, void *owner, int *ret_fd) {
+    char path[32];
+
+    if (pages->fd < 0) {
+        return 0;
+    }
+    int fd = page_create();
+    if (fd < 0) {
+        return fd;
+    }
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    /* Which of the events comes depends on the kernel: a memfd's last close is told by some, the
+     * end of its inode (also as IN_IGNORED) by all. */
+    int watch = inotify_add_watch(pages->fd, path, IN_CLOSE | IN_DELETE_SELF);
+    if (watch < 0) {
+        log_warn("event=lifepage.none error=\"%s\"", strerror(errno));
+        close(fd);
+        return 0;
+    }
+    if (table_set(&pages->owners, (uint64_t)watch, owner) < 0) {
+        inotify_rm_watch(pages->fd, watch);
+        close(fd);
+        return -ENOMEM;
+    }
+    *ret_fd = fd;
+    return watch;
+}
+
+void lifepage_forget(struct lifepages *pages, int watch) {
+    if (table_remove(&pages->owners, (uint64_t)watch)) {
+        /* Fails when the inode is gone already. */
+        (void)inotify_rm_watch(pages->fd, watch);
+    }
+}
+
+static void closed(struct lifepages *pages, int watch) {
+    void *owner = table_find(&pages->owners, (uint64_t)watch);
+
+    if (owner) {
+        lifepage_forget(pages, watch);
+        pages->closed(owner);
+    }
+}
+
+/* Whether the kernel still has this watch; yes when that cannot be found out. */
+static int watch_exists(const struct lifepages *pages, int watch) {
+    char path[48];
+    char line[256];
+    char wanted[32];
+    int found = 0;
+
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pages->fd);
+    int length = snprintf(wanted, sizeof wanted, "inotify wd:%x ", (unsigned)watch);
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        return 1;
+    }
+    while (!found && fgets(line, sizeof line, file)) {
+        found = strncmp(line, wanted, (size_t)length) == 0;
+    }
+    fclose(file);
+    return found;
+}
+
+/* The queue overflowed and events are lost: looks at every watch. */
+static void look_at_all(struct lifepages *pages) {
+    size_t count = 0;
+    size_t cursor = 0;
+    uint64_t watch;
+    void *owner;
+    int *watches = malloc(pages->owners.count * sizeof *watches);
+
+    log_warn("event=lifepage.overflow watches=%zu", pages->owners.count);
+    if (!watches) {
+        return;
+    }
+    while (table_next(&pages->owners, &cursor, &watch, &owner)) {
+        watches[count++] = (int)watch;
+    }
+    while (count-- > 0) {
+        if (!watch_exists(pages, watches[count])) {
+            closed(pages, watches[count]);
+        }
+    }
+    free(watches);
+}
+
+void lifepages_read(struct lifepages *pages) {
+    char buffer[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
+    ssize_t n;
+
+    while ((n = read(pages->fd, buffer, sizeof buffer)) > 0) {
+        for (ssize_t at = 0; at < n;) {
+            const struct inotify_event *event = (const struct inotify_event *)(buffer + at);
+            if (event->mask & IN_Q_OVERFLOW) {
+                look_at_all(pages);
+            } else {
+                closed(pages, event->wd);
+            }
+            at += (ssize_t)(sizeof *event + event->len);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+/*
+ * main.c - tensorcxd: the command line, and the order in which things are set up
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "detach.h"
+#include "listen.h"
+#include "log.h"
+#include "options.h"
+#include "server.h"
+#include "status.h"
+#include "version.h"
+
+/* Says why there will be no daemon, to whoever may be there to hear it. */
+static int fail(int ready_fd, const char *text) {
+    fprintf(stderr, "tensorcxd: %s\n", text);
+    detach_report(ready_fd, text);
+    return 1;
+}
+
+static void set_log_level(const char *name) {
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+
+    for (int level = LOG_ERROR; level <= LOG_DEBUG; level++) {
+        if (strcmp(name, names[level]) == 0) {
+            log_set_level((enum log_level)level);
+        }
+    }
+}
+
+static int open_log(const struct options *options, int ready_fd) {
+    char text[PATH_TEXT_SIZE];
+    int r = log_open(options->log);
+
+    set_log_level(options->log_level);
+    if (r == 0) {
+        return 0;
+    }
+    snprintf(text, sizeof text, "--log=%.200s: %s", options->log, strerror(-r));
+    return fail(ready_fd, text);
+}
+
+/* Serves until the end. */
+static int serve(const struct options *options, int ready_fd) {
+    struct listener listener;
+    char text[LISTEN_TEXT_SIZE];
+    int status = listener_open(&listener, options->socket, text);
+
+    if (status == STATUS_EXISTS && ready_fd >= 0) {
+        /* Another one was faster: whoever asked for a daemon has one. */
+        detach_report(ready_fd, NULL);
+        return 0;
+    }
+    if (status != STATUS_OK) {
+        log_error("event=server.start error=\"%s\"", text);
+        return fail(ready_fd, text);
+    }
+    struct server *server = malloc(sizeof *server);
+    int r = server ? server_init(server, options, &listener) : -ENOMEM;
+    if (r < 0 || chdir("/") != 0) {
+        return fail(ready_fd, strerror(r < 0 ? -r : errno));
+    }
+    detach_report(ready_fd, NULL);
+    server_run(server);
+    free(server);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    struct options options;
+    char text[OPTIONS_TEXT_SIZE];
+
+    if (options_parse(&options, argc, argv, text) < 0) {
+        fprintf(stderr, "tensorcxd: %s\n", text);
+        detach_report((int)(options.ready_fd == UINT64_MAX ? -1 : (int)options.ready_fd), text);
+        return 2;
+    }
+    if (options.help) {
+        options_print_help();
+        return 0;
+    }
+    if (options.version) {
+        puts("tensorcxd " TENSORCX_VERSION);
+        return 0;
+    }
+    int ready_fd = options.ready_fd == UINT64_MAX ? -1 : (int)options.ready_fd;
+    if (options.background) {
+        ready_fd = detach(ready_fd);
+    }
+    detach_raise_limits();
+    if (open_log(&options, ready_fd) != 0) {
+        return 1;
+    }
+    return serve(&options, ready_fd);
+}

@@ -1,0 +1,184 @@
+#include "range.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+enum { SCAN_MAX = 32, PAGE_UNITS = RANGE_PAGE / RANGE_UNIT };
+
+/* Eight lists per power of two; below 8 units one list per size. */
+static unsigned bin_of(uint32_t units) {
+    if (units < 8) {
+        return units;
+    }
+    unsigned log2 = 31 - (unsigned)__builtin_clz(units);
+    return (log2 - 2) * 8 + (units >> (log2 - 3) & 7);
+}
+
+/* The first list in which every range has at least `units`. */
+static unsigned bin_for(uint32_t units) {
+    if (units < 8) {
+        return units;
+    }
+    unsigned log2 = 31 - (unsigned)__builtin_clz(units);
+    return bin_of(units + (1u << (log2 - 3)) - 1);
+}
+
+static void insert(struct ranges *ranges, struct range *range) {
+    unsigned bin = bin_of(range->units);
+
+    /* At the front: find() must see a new slab even behind many ranges of its size. */
+    list_prepend(&ranges->bins[bin], &range->free);
+    ranges->filled[bin / 64] |= (uint64_t)1 << bin % 64;
+}
+
+static void take_off(struct ranges *ranges, struct range *range) {
+    unsigned bin = bin_of(range->units);
+
+    list_remove(&range->free);
+    if (list_is_empty(&ranges->bins[bin])) {
+        ranges->filled[bin / 64] &= ~((uint64_t)1 << bin % 64);
+    }
+}
+
+static struct range *find(struct ranges *ranges, uint32_t units) {
+    unsigned bin = bin_for(units);
+
+    for (unsigned word = bin / 64; word < RANGE_BINS / 64; word++) {
+        uint64_t bits = ranges->filled[word];
+        if (word == bin / 64) {
+            bits &= ~(uint64_t)0 << bin % 64;
+        }
+        if (bits) {
+            unsigned first = word * 64 + (unsigned)__builtin_ctzll(bits);
+            return container_of(ranges->bins[first].next, struct range, free);
+        }
+    }
+    /* Nothing that surely fits. Some range of the list below may. */
+    int left = SCAN_MAX;
+    list_for_each (link, &ranges->bins[bin_of(units)]) {
+        struct range *range = container_of(link, struct range, free);
+        if (range->units >= units) {
+            return range;
+        }
+        if (--left == 0) {
+            break;
+        }
+    }
+    return NULL;
+}
+
+/* Cuts `range` after `units`, in no list both. Returns the rest, NULL without memory. */
+static struct range *cut(struct range *range, uint32_t units) {
+    struct range *rest = malloc(sizeof *rest);
+
+    if (!rest) {
+        return NULL;
+    }
+    *rest = (struct range){.segment = range->segment,
+                           .offset = range->offset + units,
+                           .units = range->units - units,
+                           .before = range,
+                           .after = range->after};
+    list_init(&rest->free);
+    if (rest->after) {
+        rest->after->before = rest;
+    }
+    range->after = rest;
+    range->units = units;
+    return rest;
+}
+
+/* Joins `range` with its right neighbour; both in no list. */
+static void join(struct range *range, struct range *right) {
+    range->units += right->units;
+    range->after = right->after;
+    if (range->after) {
+        range->after->before = range;
+    }
+    free(right);
+}
+
+void ranges_init(struct ranges *ranges) {
+    for (int i = 0; i < RANGE_BINS; i++) {
+        list_init(&ranges->bins[i]);
+    }
+    for (int i = 0; i < RANGE_BINS / 64; i++) {
+        ranges->filled[i] = 0;
+    }
+}
+
+int ranges_add(struct ranges *ranges, struct segment *segment, uint64_t nbytes,
+               struct range **ret_whole) {
+    struct range *range = malloc(sizeof *range);
+
+    assert(nbytes && nbytes <= RANGE_SPACE_MAX && nbytes % RANGE_PAGE == 0);
+    if (!range) {
+        return -ENOMEM;
+    }
+    *range = (struct range){.segment = segment, .units = (uint32_t)(nbytes / RANGE_UNIT)};
+    list_init(&range->free);
+    insert(ranges, range);
+    *ret_whole = range;
+    return 0;
+}
+
+struct range *range_take(struct ranges *ranges, uint64_t nbytes) {
+    if (nbytes > RANGE_SPACE_MAX) {
+        return NULL;
+    }
+    uint32_t align = nbytes >= RANGE_PAGE_FROM ? PAGE_UNITS : 1;
+    uint32_t units = (uint32_t)((nbytes + RANGE_UNIT - 1) / RANGE_UNIT);
+    struct range *range = find(ranges, units + align - 1);
+
+    if (!range) {
+        return NULL;
+    }
+    take_off(ranges, range);
+    uint32_t skip = (0 - range->offset) & (align - 1);
+    if (skip) {
+        struct range *aligned = cut(range, skip);
+        insert(ranges, range);
+        if (!aligned) {
+            return NULL;
+        }
+        range = aligned;
+    }
+    if (range->units > units) {
+        struct range *rest = cut(range, units);
+        if (!rest) {
+            range_give(ranges, range);
+            return NULL;
+        }
+        insert(ranges, rest);
+    }
+    return range;
+}
+
+static int is_free(const struct range *range) {
+    return !list_is_empty(&range->free);
+}
+
+struct range *range_give(struct ranges *ranges, struct range *range) {
+    struct range *before = range->before;
+    struct range *after = range->after;
+
+    assert(!is_free(range));
+    if (after && is_free(after)) {
+        take_off(ranges, after);
+        join(range, after);
+    }
+    if (before && is_free(before)) {
+        take_off(ranges, before);
+        join(before, range);
+        range = before;
+    }
+    insert(ranges, range);
+    return range->before || range->after ? NULL : range;
+}
+
+void range_drop(struct ranges *ranges, struct range *whole) {
+    assert(is_free(whole) && !whole->before && !whole->after);
+    take_off(ranges, whole);
+    free(whole);
+}

@@ -1,0 +1,89 @@
+/*
+ * segment.h - the segments of a store: committed whole, handed out in ranges, kept warm, destroyed
+ *
+ * A segment is committing, live (in use, or empty and warm) or dying. Small storages share slabs;
+ * large ones have a segment of their own. Committing and emptying run on the worker, in pieces.
+ * The server owns one `struct segments` per store. Knows neither storages nor clients.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "list.h"
+#include "range.h"
+#include "store.h"
+#include "table.h"
+#include "waiter.h"
+#include "worker.h"
+
+/* Why memory cannot be had. */
+struct shortage {
+    uint64_t asked;    /* bytes of the segment that was wanted */
+    int error;         /* errno of the store; 0: the capacity, or `limit`, is the reason */
+    const char *limit; /* static: what has no more memory; NULL: see `error` */
+};
+
+enum segment_state { SEGMENT_COMMITTING, SEGMENT_LIVE, SEGMENT_DYING };
+
+struct segment {
+    struct job job;            /* first: the job's callbacks find us by it */
+    struct segments *segments; /* borrowed: our owner */
+    uint64_t id;
+    uint64_t nbytes;
+    int fd; /* owned */
+    enum segment_state state;
+    bool is_slab;
+    struct range *empty; /* borrowed: covers all of a slab that nobody uses; NULL: in use */
+    struct range own;    /* not a slab: what the one storage gets */
+    struct list link;    /* segments::warm or ::stalled */
+    uint64_t warm_since_ms;
+    struct waitlist waiters; /* requests that need it, while committing */
+    uint64_t needed;         /* committing: least bytes that help a waiter */
+    uint64_t done;           /* bytes committed, or emptied, so far */
+    uint64_t piece;          /* bytes in the worker's hands */
+    int error;               /* of the last piece */
+};
+
+struct segments {
+    const struct store *store; /* borrowed: static */
+    struct worker *worker;     /* borrowed: outlives us */
+    struct list *ready;        /* borrowed: where waiters go that can be served */
+    void (*failed)(void *owner, struct segment *segment, const struct shortage *shortage);
+    void *owner;                  /* borrowed: of `failed`, which answers segment->waiters */
+    uint64_t (*now)(void *owner); /* milliseconds */
+
+    struct table by_id;   /* owned: committing and live ones */
+    struct ranges ranges; /* of live slabs */
+    struct list warm;     /* live and unused, the longest unused first */
+    struct list stalled;  /* committing, wait until dying ones have given their memory back */
+    struct segment *slab; /* borrowed: the slab being committed, or NULL */
+    uint64_t capacity, slab_nbytes, warm_ms;
+    uint64_t committed, warm_nbytes, committing; /* bytes; `committing` is what is not there yet */
+    uint64_t dying;                              /* segments not yet emptied */
+    uint64_t next_id, destroyed;
+    bool stopping;
+};
+
+/* Sets up `segments`, whose borrowed fields, capacity and warm_ms the caller has filled in. */
+void segments_init(struct segments *segments);
+
+/* Lets everything go without emptying it, so that what clients have mapped stays as it is; waiters
+ * are gone already. The worker may still be busy with some pieces; segments_fini() comes after them
+ * and asserts that nothing is left. */
+void segments_stop(struct segments *segments);
+void segments_fini(struct segments *segments);
+
+/* Takes `nbytes` (not 0). Returns STATUS_OK and sets *ret_range; STATUS_OUT_OF_MEMORY and sets
+ * *ret_shortage; or -EAGAIN and sets *ret_wait: memory is being committed, wait there and ask
+ * again. */
+int segments_take(struct segments *segments, uint64_t nbytes, struct range **ret_range,
+                  struct waitlist **ret_wait, struct shortage *ret_shortage);
+void segments_give(struct segments *segments, struct range *range);
+
+/* The live segment of this id, or NULL. */
+struct segment *segments_find(const struct segments *segments, uint64_t id);
+
+/* Destroys what has been warm for too long. Returns when to call it again, UINT64_MAX: no need. */
+uint64_t segments_expire(struct segments *segments, uint64_t now_ms);

@@ -1,0 +1,350 @@
+#include "server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "client.h"
+#include "dispatch.h"
+#include "log.h"
+#include "memory.h"
+#include "shortage.h"
+#include "version.h"
+
+enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000 };
+
+struct loop {
+    uv_loop_t uv;
+    uv_poll_t listener;
+    uv_poll_t pages;
+    uv_timer_t timer;
+    uv_signal_t terminate, interrupt;
+    uint64_t due_ms; /* when the timer is set to; UINT64_MAX: it is not */
+};
+
+uint64_t server_now(const struct server *server) {
+    return uv_now(&server->loop->uv);
+}
+
+static uint64_t now_of(void *server) {
+    return server_now(server);
+}
+
+/* --------------------------------------------------------------------------------------- accept */
+
+static void on_connection(uv_poll_t *poll, int status, int events);
+
+/* Stops accepting for a while. */
+static void rest(struct server *server) {
+    uv_poll_stop(&server->loop->listener);
+    server->rest_until_ms = server_now(server) + REST_MS;
+}
+
+static void resume_accepting(struct server *server) {
+    server->rest_until_ms = 0;
+    if (!server->stopping) {
+        uv_poll_start(&server->loop->listener, UV_READABLE, on_connection);
+    }
+}
+
+static void open_reserve(struct server *server) {
+    if (server->reserve_fd < 0) {
+        server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+}
+
+/* Takes a connection in order to tell it why it cannot stay: one at a time, and while it is being
+ * told (or until it has been silent for too long) no others are accepted. */
+static void refuse(struct server *server, int fd, const char *reason) {
+    log_warn("event=client.refused reason=\"%s\"", reason);
+    rest(server);
+    server->refused = client_open(server, fd, reason);
+}
+
+void server_refusal_done(struct server *server) {
+    server->refused = NULL;
+    open_reserve(server);
+    resume_accepting(server);
+}
+
+static int accept_one(struct server *server) {
+    return accept4(server->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
+/* No descriptor is left: the reserve makes room for one connection. */
+static void accept_with_reserve(struct server *server) {
+    if (server->reserve_fd >= 0) {
+        close(server->reserve_fd);
+        server->reserve_fd = -1;
+    }
+    int fd = accept_one(server);
+    if (fd >= 0) {
+        refuse(server, fd, "the daemon has no descriptor left: raise its RLIMIT_NOFILE");
+    } else {
+        rest(server);
+        open_reserve(server);
+    }
+}
+
+static void on_connection(uv_poll_t *poll, int status, int events) {
+    struct server *server = poll->data;
+
+    (void)status;
+    (void)events;
+    for (int i = 0; i < ACCEPTS_PER_EVENT && !server->rest_until_ms; i++) {
+        int fd = accept_one(server);
+        if (fd >= 0 && server->clients_count >= server->options->max_clients) {
+            refuse(server, fd,
+                   "the daemon has as many clients as it may: the limit is --max-clients");
+        } else if (fd >= 0) {
+            client_open(server, fd, NULL);
+        } else if (errno == EMFILE || errno == ENFILE) {
+            accept_with_reserve(server);
+        } else if (errno == EAGAIN) {
+            break;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            log_error("event=server.accept error=\"%s\"", strerror(errno));
+            rest(server);
+        }
+    }
+    server_settle(server);
+}
+
+/* ----------------------------------------------------------------------------------------- time */
+
+static uint64_t sooner(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* When the daemon ends for want of work; UINT64_MAX: it has some. */
+static uint64_t idle_end(struct server *server) {
+    bool idle = server->clients_count == 0 && server->catalog.count == 0;
+
+    if (!idle || server->options->idle_exit_ms == 0) {
+        server->idle_since_ms = 0;
+        return UINT64_MAX;
+    }
+    if (server->idle_since_ms == 0) {
+        server->idle_since_ms = server_now(server);
+    }
+    return server->idle_since_ms + server->options->idle_exit_ms;
+}
+
+/* Does what is due. Returns when the next thing is. */
+static uint64_t do_due(struct server *server) {
+    uint64_t now_ms = server_now(server);
+    uint64_t due_ms = catalog_expire(&server->catalog, now_ms);
+
+    due_ms = sooner(due_ms, segments_expire(&server->segments, now_ms));
+    if (server->rest_until_ms && server->rest_until_ms <= now_ms) {
+        if (server->refused) {
+            client_close(server->refused, "refused, and said nothing", true);
+        } else {
+            resume_accepting(server);
+        }
+    }
+    due_ms = server->rest_until_ms ? sooner(due_ms, server->rest_until_ms) : due_ms;
+    uint64_t end_ms = idle_end(server);
+    if (end_ms <= now_ms) {
+        server->stop_reason = "idle";
+    }
+    return sooner(due_ms, end_ms);
+}
+
+static void on_timer(uv_timer_t *timer) {
+    struct server *server = timer->data;
+
+    server->loop->due_ms = UINT64_MAX;
+    server_settle(server);
+}
+
+static void set_timer(struct server *server, uint64_t due_ms) {
+    struct loop *loop = server->loop;
+    uint64_t now_ms = server_now(server);
+
+    if (due_ms == loop->due_ms) {
+        return;
+    }
+    loop->due_ms = due_ms;
+    if (due_ms == UINT64_MAX) {
+        uv_timer_stop(&loop->timer);
+    } else {
+        uv_timer_start(&loop->timer, on_timer, due_ms > now_ms ? due_ms - now_ms : 0, 0);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ end */
+
+static void close_handle(void *handle) {
+    uv_close(handle, NULL);
+}
+
+static void stop(struct server *server) {
+    struct loop *loop = server->loop;
+
+    log_info("event=server.stop reason=\"%s\" clients=%" PRIu64 " names=%" PRIu64
+             " storages=%zu bytes=%" PRIu64,
+             server->stop_reason, server->clients_count, server->catalog.count,
+             server->storages.by_id.count, server->storages.bytes);
+    server->stopping = true;
+    close_handle(&loop->listener);
+    listener_close(&server->listener);
+    /* First: from here on nothing that clients have mapped is emptied. */
+    segments_stop(&server->segments);
+    while (!list_is_empty(&server->clients)) {
+        client_close(container_of(server->clients.next, struct client, link), "the daemon ends",
+                     true);
+    }
+    catalog_fini(&server->catalog);
+    close_handle(&loop->timer);
+    close_handle(&loop->terminate);
+    close_handle(&loop->interrupt);
+    if (server->pages.fd >= 0) {
+        close_handle(&loop->pages);
+    }
+}
+
+static void free_gone(struct server *server) {
+    struct list *link;
+
+    while ((link = list_pop(&server->gone))) {
+        free(container_of(link, struct client, link));
+    }
+}
+
+void server_settle(struct server *server) {
+    dispatch_ready(server);
+    if (!server->stopping) {
+        uint64_t due_ms = do_due(server);
+        if (server->stop_reason) {
+            stop(server);
+        } else {
+            set_timer(server, due_ms);
+        }
+    }
+    free_gone(server);
+}
+
+static void settle_worker(void *server) {
+    server_settle(server);
+}
+
+static void on_signal(uv_signal_t *signal, int number) {
+    struct server *server = signal->data;
+
+    server->stop_reason = number == SIGTERM ? "SIGTERM" : "SIGINT";
+    server_settle(server);
+}
+
+static void on_pages(uv_poll_t *poll, int status, int events) {
+    struct server *server = poll->data;
+
+    (void)status;
+    (void)events;
+    lifepages_read(&server->pages);
+    server_settle(server);
+}
+
+/* ---------------------------------------------------------------------------------------- begin */
+
+static int open_loop(struct server *server) {
+    struct loop *loop = calloc(1, sizeof *loop);
+    int r = loop ? uv_loop_init(&loop->uv) : -ENOMEM;
+
+    if (r < 0) {
+        free(loop);
+        return r;
+    }
+    server->loop = loop;
+    loop->due_ms = UINT64_MAX;
+    uv_poll_init(&loop->uv, &loop->listener, server->listener.fd);
+    uv_timer_init(&loop->uv, &loop->timer);
+    uv_signal_init(&loop->uv, &loop->terminate);
+    uv_signal_init(&loop->uv, &loop->interrupt);
+    loop->listener.data = loop->timer.data = server;
+    loop->terminate.data = loop->interrupt.data = server;
+    uv_signal_start(&loop->terminate, on_signal, SIGTERM);
+    uv_signal_start(&loop->interrupt, on_signal, SIGINT);
+    if (server->pages.fd >= 0) {
+        uv_poll_init(&loop->uv, &loop->pages, server->pages.fd);
+        loop->pages.data = server;
+        uv_poll_start(&loop->pages, UV_READABLE, on_pages);
+    }
+    return 0;
+}
+
+static void init_nouns(struct server *server) {
+    const struct options *options = server->options;
+    uint64_t available = memory_total_available();
+    uint64_t capacity = options->capacity ? options->capacity : available / 2;
+
+    server->worker = (struct worker){&server->loop->uv, settle_worker, server};
+    server->segments = (struct segments){.store = store_choose(options->backing, capacity),
+                                         .worker = &server->worker,
+                                         .ready = &server->ready,
+                                         .failed = shortage_tell,
+                                         .now = now_of,
+                                         .owner = server,
+                                         .capacity = capacity,
+                                         .warm_ms = options->warm_ms};
+    segments_init(&server->segments);
+    server->storages =
+        (struct storages){.segments = &server->segments, .max = options->max_storages};
+    storages_init(&server->storages);
+    server->catalog = (struct catalog){
+        .storages = &server->storages, .ready = &server->ready, .max = options->max_names};
+    catalog_init(&server->catalog);
+}
+
+int server_init(struct server *server, const struct options *options,
+                const struct listener *listener) {
+    *server = (struct server){.options = options, .listener = *listener, .reserve_fd = -1};
+    list_init(&server->clients);
+    list_init(&server->gone);
+    list_init(&server->ready);
+    if (getrandom(&server->boot_id, sizeof server->boot_id, 0) != sizeof server->boot_id) {
+        return -errno;
+    }
+    signal(SIGPIPE, SIG_IGN); /* a reader of the log went away */
+    signal(SIGXFSZ, SIG_IGN); /* a segment above RLIMIT_FSIZE is an error, not our end */
+    server->pages.closed = client_page_closed;
+    lifepages_init(&server->pages);
+    int r = open_loop(server);
+    if (r < 0) {
+        return r;
+    }
+    server->started_ms = server_now(server);
+    init_nouns(server);
+    open_reserve(server);
+    log_info("event=server.start pid=%d version=%s socket=%s backing=%s capacity=%" PRIu64,
+             (int)getpid(), TENSORCX_VERSION, server->listener.path, server->segments.store->name,
+             server->segments.capacity);
+    return 0;
+}
+
+void server_run(struct server *server) {
+    resume_accepting(server);
+    server_settle(server);
+    uv_run(&server->loop->uv, UV_RUN_DEFAULT);
+
+    assert(list_is_empty(&server->clients) && list_is_empty(&server->ready));
+    assert(server->clients_count == 0 && server->connected == 0 && server->waiting == 0);
+    storages_fini(&server->storages);
+    segments_fini(&server->segments);
+    lifepages_fini(&server->pages);
+    if (server->reserve_fd >= 0) {
+        close(server->reserve_fd);
+    }
+    uv_loop_close(&server->loop->uv);
+    free(server->loop);
+    listener_unlock(&server->listener);
+    log_info("event=server.end");
+}

@@ -1,0 +1,72 @@
+/*
+ * server.h - the daemon: everything it owns, its loop, its end
+ *
+ * One thread runs the loop and everything here; only jobs of the worker run beside it. After every
+ * event server_settle() runs the calls that can go on, frees clients that are gone and sets the one
+ * timer to the next thing that is due.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "catalog.h"
+#include "lifepage.h"
+#include "list.h"
+#include "listen.h"
+#include "messages.h"
+#include "options.h"
+#include "segment.h"
+#include "storage.h"
+#include "worker.h"
+
+struct client;
+struct loop; /* libuv's handles, known to server.c */
+
+struct server {
+    const struct options *options; /* borrowed: main's */
+    struct listener listener;
+    struct loop *loop; /* owned */
+    struct worker worker;
+    struct lifepages pages;
+
+    struct segments segments;
+    struct storages storages;
+    struct catalog catalog;
+
+    struct list clients;    /* of struct client, by id; owned */
+    struct list gone;       /* of struct client, to be freed before the loop goes on; owned */
+    struct list ready;      /* of struct waiter: calls to run again */
+    struct client *refused; /* borrowed: the one that is being told why it cannot connect */
+    int reserve_fd;         /* owned: closed to accept a connection when there is no other */
+    uint64_t clients_count; /* gone ones not included */
+    uint64_t connected;     /* of these, with an open socket */
+    uint64_t next_client;
+
+    uint64_t boot_id, started_ms;
+    uint64_t requests, dropped, waiting;
+    uint64_t idle_since_ms;  /* 0: not idle */
+    uint64_t rest_until_ms;  /* the listener rests until then; 0: it does not */
+    const char *stop_reason; /* static; set: end as soon as this event is handled */
+    bool stopping;
+
+    _Alignas(8) char message[WIRE_MESSAGE_MAX]; /* the one being received */
+    _Alignas(8) char page[WIRE_LIST_MAX];       /* a handler's reply tail */
+};
+
+/* Sets everything up to serve `listener`, which is taken over with its lock, also on failure. 0 or
+ * a negative errno. */
+int server_init(struct server *server, const struct options *options,
+                const struct listener *listener);
+
+/* Serves until told to stop; then asserts that nothing is left. */
+void server_run(struct server *server);
+
+/* Milliseconds on a clock that only goes forward; that of this event. */
+uint64_t server_now(const struct server *server);
+
+/* To be called at the end of every event. */
+void server_settle(struct server *server);
+
+/* The client that was told why it cannot connect is closed: others have their turn. */
+void server_refusal_done(struct server *server);

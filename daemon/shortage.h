@@ -1,0 +1,17 @@
+/*
+ * shortage.h - tells a user why there is no memory, in numbers
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "segment.h"
+#include "server.h"
+
+/* Writes what was asked for, what the limit is, who holds most and what to do. Returns the status
+ * to answer: STATUS_OUT_OF_MEMORY, or STATUS_SYSTEM when it is not memory that is missing. */
+int shortage_text(const struct server *server, uint64_t nbytes, const struct shortage *shortage,
+                  char ret_text[WIRE_TEXT_MAX + 1]);
+
+/* segments.failed: answers all who waited for `segment`. */
+void shortage_tell(void *server, struct segment *segment, const struct shortage *shortage);

@@ -1,0 +1,120 @@
+#include "storage.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "status.h"
+
+void storages_init(struct storages *storages) {
+    table_init(&storages->by_id);
+}
+
+void storages_fini(struct storages *storages) {
+    assert(storages->by_id.count == 0 && storages->bytes == 0 && storages->attachments == 0);
+    table_fini(&storages->by_id);
+}
+
+int storage_create(struct storages *storages, uint64_t nbytes, struct storage **ret_storage,
+                   struct waitlist **ret_wait, struct shortage *ret_shortage) {
+    struct range *range = NULL;
+
+    if (storages->by_id.count >= storages->max) {
+        return STATUS_LIMIT;
+    }
+    if (nbytes > 0) {
+        int r = segments_take(storages->segments, nbytes, &range, ret_wait, ret_shortage);
+        if (r != STATUS_OK) {
+            return r;
+        }
+    }
+    struct storage *storage = calloc(1, sizeof *storage);
+    uint64_t id = storages->next_id + 1;
+    if (!storage || table_set(&storages->by_id, id, storage) < 0) {
+        free(storage);
+        if (range) {
+            segments_give(storages->segments, range);
+        }
+        return STATUS_INTERNAL;
+    }
+    storages->next_id = id;
+    storages->bytes += nbytes;
+    *storage = (struct storage){.id = id, .nbytes = nbytes, .range = range, .references = 1};
+    *ret_storage = storage;
+    return STATUS_OK;
+}
+
+struct storage *storage_find(const struct storages *storages, uint64_t id) {
+    return id && id <= storages->next_id ? table_find(&storages->by_id, id) : NULL;
+}
+
+void storage_ref(struct storage *storage) {
+    assert(storage->references > 0);
+    storage->references++;
+}
+
+/* Takes one reference away; with the last one the bytes are free, and the storage goes to `dead`.
+ */
+static void drop(struct storages *storages, struct storage *storage, struct storage **dead) {
+    assert(storage->references > 0);
+    if (--storage->references > 0) {
+        return;
+    }
+    assert(storage->holders == 0);
+    table_remove(&storages->by_id, storage->id);
+    storages->bytes -= storage->nbytes;
+    if (storage->range) {
+        segments_give(storages->segments, storage->range);
+    }
+    storage->next = *dead;
+    *dead = storage;
+}
+
+/* What was attached to the dead may die with it. Not by recursion: chains can be long. */
+void storage_unref(struct storages *storages, struct storage *storage) {
+    struct storage *dead = NULL;
+
+    drop(storages, storage, &dead);
+    while (dead) {
+        storage = dead;
+        dead = storage->next;
+        for (uint32_t i = 0; i < storage->attached_count; i++) {
+            drop(storages, storage->attached[i], &dead);
+        }
+        storages->attachments -= storage->attached_count;
+        free(storage->attached);
+        free(storage);
+    }
+}
+
+int storage_write(struct storages *storages, struct storage *storage, const void *bytes,
+                  uint64_t nbytes) {
+    assert(nbytes <= storage->nbytes);
+    if (nbytes == 0) {
+        return 0;
+    }
+    return storages->segments->store->write(storage->range->segment->fd,
+                                            range_offset(storage->range), bytes, nbytes);
+}
+
+int storage_attach(struct storages *storages, struct storage *storage, struct storage *other) {
+    uint32_t count = storage->attached_count;
+
+    assert(other->id < storage->id);
+    if (storages->attachments >= storages->max) {
+        return STATUS_LIMIT;
+    }
+    /* Doubles whenever the count is a power of two. */
+    if ((count & (count - 1)) == 0) {
+        size_t room = count ? 2 * (size_t)count : 1;
+        struct storage **attached = realloc(storage->attached, room * sizeof *attached);
+        if (!attached) {
+            return STATUS_INTERNAL;
+        }
+        storage->attached = attached;
+    }
+    storage->attached[storage->attached_count++] = other;
+    storages->attachments++;
+    storage_ref(other);
+    return STATUS_OK;
+}

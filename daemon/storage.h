@@ -1,0 +1,58 @@
+/*
+ * storage.h - byte ranges of segments, handed out and counted
+ *
+ * A storage lives while it has references: one per client that holds it, one per name, one per
+ * storage it is attached to. All counts are in this process. Ids are never used twice. Owned by the
+ * server; knows segments, not clients, names or messages.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "range.h"
+#include "segment.h"
+#include "table.h"
+
+struct storage {
+    uint64_t id;
+    uint64_t nbytes;
+    union {
+        struct range *range;  /* owned; NULL: it has no bytes */
+        struct storage *next; /* once dead: another dead one */
+    };
+    struct storage **attached; /* owned array; one reference to each: older storages */
+    uint32_t attached_count;
+    uint32_t references;
+    uint32_t holders; /* clients among the references */
+};
+
+struct storages {
+    struct segments *segments; /* borrowed: outlives us */
+    struct table by_id;        /* borrowed values: whoever has a reference owns them together */
+    uint64_t max, bytes, attachments;
+    uint64_t next_id;
+};
+
+/* `segments` and `max` are filled in by the caller. fini asserts that nothing is left. */
+void storages_init(struct storages *storages);
+void storages_fini(struct storages *storages);
+
+/* Makes a storage; the reference in *ret_storage is the caller's. STATUS_LIMIT (`max`),
+ * STATUS_INTERNAL (no memory for the books), else as segments_take(). */
+int storage_create(struct storages *storages, uint64_t nbytes, struct storage **ret_storage,
+                   struct waitlist **ret_wait, struct shortage *ret_shortage);
+
+/* Borrowed, or NULL. */
+struct storage *storage_find(const struct storages *storages, uint64_t id);
+
+void storage_ref(struct storage *storage);
+void storage_unref(struct storages *storages, struct storage *storage);
+
+/* Writes into the storage; `nbytes` at most its size. 0 or a negative errno. */
+int storage_write(struct storages *storages, struct storage *storage, const void *bytes,
+                  uint64_t nbytes);
+
+/* From now on `storage` keeps `other`, an older storage, alive. STATUS_OK; STATUS_LIMIT: all
+ * together have `max` attachments; STATUS_INTERNAL. */
+int storage_attach(struct storages *storages, struct storage *storage, struct storage *other);

@@ -1,0 +1,144 @@
+#include "store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "log.h"
+
+static int set_size(int fd, uint64_t nbytes) {
+    if (nbytes > INT64_MAX) {
+        return -EFBIG;
+    }
+    return ftruncate(fd, (off_t)nbytes) == 0 ? 0 : -errno;
+}
+
+static int create_sized(int fd, uint64_t nbytes, int *ret_fd) {
+    int r = set_size(fd, nbytes);
+
+    if (r < 0) {
+        close(fd);
+        return r;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+static int create_posix(uint64_t nbytes, int *ret_fd) {
+    char name[64];
+    uint64_t random;
+
+    for (;;) {
+        if (getrandom(&random, sizeof random, 0) != sizeof random) {
+            return -errno;
+        }
+        snprintf(name, sizeof name, "/tensorcx-%" PRIx64, random);
+        int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd >= 0) {
+            shm_unlink(name);
+            return create_sized(fd, nbytes, ret_fd);
+        }
+        if (errno != EEXIST) {
+            return -errno;
+        }
+    }
+}
+
+static int create_memfd(uint64_t nbytes, int *ret_fd) {
+    int fd = memfd_create("tensorcx", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    return fd < 0 ? -errno : create_sized(fd, nbytes, ret_fd);
+}
+
+static int allocate(int fd, uint64_t offset, uint64_t nbytes) {
+    int r;
+
+    do {
+        r = posix_fallocate(fd, (off_t)offset, (off_t)nbytes);
+    } while (r == EINTR);
+    return -r;
+}
+
+/* The first pass reserves the pages; they are zeroed by whoever touches them first, which the
+ * second pass over the same part is. */
+static int commit(int fd, uint64_t offset, uint64_t nbytes) {
+    int r = allocate(fd, offset, nbytes);
+
+    return r < 0 ? r : allocate(fd, offset, nbytes);
+}
+
+static int finish_memfd(int fd, uint64_t nbytes) {
+    int r = set_size(fd, nbytes);
+
+    if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        r = -errno;
+    }
+    return r;
+}
+
+static int write_all(int fd, uint64_t offset, const void *bytes, uint64_t nbytes) {
+    const char *from = bytes;
+
+    while (nbytes > 0) {
+        ssize_t n = pwrite(fd, from, nbytes, (off_t)offset);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return n < 0 ? -errno : -EIO;
+        }
+        from += n;
+        offset += (uint64_t)n;
+        nbytes -= (uint64_t)n;
+    }
+    return 0;
+}
+
+static int trim(int fd, uint64_t offset, uint64_t nbytes) {
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+
+    return fallocate(fd, mode, (off_t)offset, (off_t)nbytes) == 0 ? 0 : -errno;
+}
+
+const struct store store_posix = {.name = "posix",
+                                  .backing = 0,
+                                  .create = create_posix,
+                                  .commit = commit,
+                                  .finish = set_size,
+                                  .write = write_all,
+                                  .trim = trim};
+
+const struct store store_memfd = {.name = "memfd",
+                                  .backing = 1,
+                                  .create = create_memfd,
+                                  .commit = commit,
+                                  .finish = finish_memfd,
+                                  .write = write_all,
+                                  .trim = trim};
+
+const struct store *store_choose(const char *backing, uint64_t capacity) {
+    struct statvfs mount;
+
+    if (strcmp(backing, "memfd") == 0) {
+        return &store_memfd;
+    }
+    if (strcmp(backing, "posix") == 0) {
+        return &store_posix;
+    }
+    uint64_t room =
+        statvfs("/dev/shm", &mount) == 0 ? (uint64_t)mount.f_bavail * mount.f_frsize : 0;
+    if (room >= capacity) {
+        return &store_posix;
+    }
+    log_info("event=store.memfd reason=\"/dev/shm has less room than the capacity\" room=%" PRIu64
+             " capacity=%" PRIu64,
+             room, capacity);
+    return &store_memfd;
+}

@@ -1,0 +1,25 @@
+/*
+ * worker.h - runs what may take over a millisecond on libuv's threads
+ *
+ * A job is one short piece of work; who has a long one submits its pieces one after the other, so
+ * that others get their turn in between.
+ */
+#pragma once
+
+struct uv_loop_s;
+
+struct worker {
+    struct uv_loop_s *loop;      /* borrowed: outlives us */
+    void (*settle)(void *owner); /* called on the loop after every `done` */
+    void *owner;                 /* borrowed: of `settle` */
+};
+
+struct job {
+    void (*work)(
+        struct job *job); /* on a thread: touches nothing that the loop touches meanwhile */
+    void (*done)(
+        struct job *job); /* on the loop afterwards; the job may be freed or submitted again */
+};
+
+/* The job must stay where it is until `done` is called. */
+void worker_submit(struct worker *worker, struct job *job);
