@@ -31,19 +31,31 @@ static size_t code_point(const uint8_t *at, size_t left, uint32_t *ret_value) {
     return length;
 }
 
-int text_is_clean(const void *bytes, size_t nbytes) {
+static int is_control(uint32_t value) {
+    return value < 0x20 || (value >= 0x7f && value < 0xa0);
+}
+
+static int check_text(const void *bytes, size_t nbytes, int allows_controls) {
     const uint8_t *at = bytes;
 
     while (nbytes > 0) {
         uint32_t value;
         size_t length = code_point(at, nbytes, &value);
-        if (length == 0 || value < 0x20 || (value >= 0x7f && value < 0xa0)) {
+        if (length == 0 || (!allows_controls && is_control(value))) {
             return 0;
         }
         at += length;
         nbytes -= length;
     }
     return 1;
+}
+
+int text_is_utf8(const void *bytes, size_t nbytes) {
+    return check_text(bytes, nbytes, 1);
+}
+
+int text_is_clean(const void *bytes, size_t nbytes) {
+    return check_text(bytes, nbytes, 0);
 }
 
 const char *name_check(const void *bytes, size_t nbytes) {

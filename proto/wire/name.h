@@ -9,5 +9,8 @@
  * that says what is wrong. Names are keys, never paths: "/", ".." and blanks have no meaning. */
 const char *name_check(const void *bytes, size_t nbytes);
 
-/* Whether the bytes are UTF-8 (shortest forms, no surrogates) without control characters. */
+/* Whether the bytes are UTF-8 (shortest forms, no surrogates). */
+int text_is_utf8(const void *bytes, size_t nbytes);
+
+/* The same without control characters. */
 int text_is_clean(const void *bytes, size_t nbytes);

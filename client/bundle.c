@@ -1,0 +1,260 @@
+#include "bundle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "call.h"
+#include "error.h"
+#include "index.h"
+
+/* A bundle's index is one array of bytes in its storage. Copies it: the original may change. */
+static int copy_index(struct tcx_bundle *bundle, const struct desc *desc, size_t *ret_nbytes) {
+    const char *wrong = desc_check(desc, bundle->storage->nbytes);
+
+    if (!wrong && (desc->ndim != 1 || dtype_nbytes(desc->dtype) != 1 || desc->shape[0] == 0 ||
+                   !shape_is_contiguous(1, desc->shape, desc->strides))) {
+        wrong = "an index is an array of bytes";
+    }
+    if (wrong) {
+        return error(STATUS_INTERNAL, "a bundle's description cannot be right: %s", wrong);
+    }
+    *ret_nbytes = (size_t)desc->shape[0];
+    bundle->index = malloc(*ret_nbytes);
+    if (!bundle->index) {
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    memcpy(bundle->index, bundle->storage->address + desc->byte_offset, *ret_nbytes);
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------ referred storages
+ */
+
+/* Asks for holds on `count` storages. What comes is turned into storages, or given back. */
+static int hold(struct session *session, const uint64_t *ids, size_t count,
+                struct storage **ret_storages) {
+    struct wire_hold fixed = {0};
+    struct frame frame = REQUEST(HOLD, &fixed);
+    struct wire_grant grant;
+    struct call *call;
+    size_t nbytes;
+
+    frame.tail[0] = ids;
+    frame.tail_nbytes[0] = count * sizeof *ids;
+    int r = call_run(session, &frame, 0, &call);
+    if (r != STATUS_OK) {
+        return r;
+    }
+    const char *grants = call_tail(call, &nbytes);
+    size_t granted = nbytes / sizeof grant;
+    if (granted != count) {
+        r = error(STATUS_INTERNAL, "tensorcxd granted other storages than asked");
+    }
+    for (size_t i = 0; i < granted; i++) {
+        memcpy(&grant, grants + i * sizeof grant, sizeof grant);
+        if (r == STATUS_OK && grant.storage != ids[i]) {
+            r = error(STATUS_INTERNAL, "tensorcxd granted other storages than asked");
+        }
+        if (r == STATUS_OK) {
+            r = storage_take(session, &grant, &ret_storages[i]);
+        } else {
+            storage_decline(session, &grant);
+        }
+    }
+    call_free(session, call);
+    return r;
+}
+
+/* Fills `ret_storages` with references, NULL where it failed. Those that this process has already
+ * need no asking. */
+static int find_storages(struct session *session, const uint64_t *ids, size_t count,
+                         struct storage **ret_storages) {
+    uint64_t missing[WIRE_HOLDS_MAX];
+    struct storage *found[WIRE_HOLDS_MAX];
+    size_t places[WIRE_HOLDS_MAX];
+    size_t n = 0;
+    int r = STATUS_OK;
+
+    for (size_t i = 0; i < count && r == STATUS_OK; i++) {
+        ret_storages[i] = storage_find(session, ids[i]);
+        if (!ret_storages[i]) {
+            missing[n] = ids[i];
+            places[n++] = i;
+        }
+        if (n == WIRE_HOLDS_MAX || (i == count - 1 && n > 0)) {
+            memset(found, 0, sizeof found);
+            r = hold(session, missing, n, found);
+            for (size_t k = 0; k < n; k++) {
+                ret_storages[places[k]] = found[k];
+            }
+            n = 0;
+        }
+    }
+    return r;
+}
+
+/* -------------------------------------------------------------------------------------- its items
+ */
+
+/* Pointers to all keys: how many there are is known only after a first look. */
+static const char *count_keys(struct index_reader reader, size_t *ret_count) {
+    struct index_item item;
+    size_t count = 0;
+
+    for (uint32_t i = 0; i < reader.items; i++) {
+        const char *wrong = index_next(&reader, &item);
+        if (wrong) {
+            return wrong;
+        }
+        count += item.depth;
+    }
+    *ret_count = count;
+    return NULL;
+}
+
+static int open_item(struct tcx_bundle *bundle, const struct index_item *item,
+                     struct storage *const *storages) {
+    struct bundle_item *to = &bundle->items[bundle->count];
+    int r = STATUS_OK;
+
+    *to = (struct bundle_item){.depth = item->depth};
+    if (item->has_tensor) {
+        r = tensor_from_desc(storage_ref(storages[item->storage]), &item->desc, bundle->is_readonly,
+                             NULL, &to->tensor);
+    }
+    if (r == STATUS_OK) {
+        bundle->nbytes += to->tensor ? to->tensor->nbytes : 0;
+        bundle->count++;
+    }
+    return r;
+}
+
+static int open_items(struct tcx_bundle *bundle, struct index_reader *reader,
+                      struct storage *const *storages) {
+    struct index_item item;
+    size_t keys = 0;
+    const char *wrong = count_keys(*reader, &keys);
+
+    if (wrong) {
+        return error(STATUS_INTERNAL, "a bundle's index cannot be right: %s", wrong);
+    }
+    bundle->items = calloc((size_t)reader->items + 1, sizeof *bundle->items);
+    bundle->keys = calloc(keys + 1, sizeof *bundle->keys);
+    if (!bundle->items || !bundle->keys) {
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    const char **next = bundle->keys;
+    for (uint32_t i = 0; i < reader->items; i++) {
+        index_next(reader, &item); /* as in count_keys() */
+        int r = open_item(bundle, &item, storages);
+        if (r != STATUS_OK) {
+            return r;
+        }
+        memcpy(next, item.path, item.depth * sizeof *next);
+        bundle->items[i].path = next;
+        next += item.depth;
+    }
+    return STATUS_OK;
+}
+
+/* Everything that the copied index says. */
+static int read_index(struct session *session, struct tcx_bundle *bundle, size_t nbytes) {
+    struct index_reader reader;
+    const char *wrong = index_open(&reader, bundle->index, nbytes);
+
+    if (wrong) {
+        return error(STATUS_INTERNAL, "a bundle's index cannot be right: %s", wrong);
+    }
+    struct storage **storages = calloc((size_t)reader.storage_count + 1, sizeof(struct storage *));
+    if (!storages) {
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    storages[0] = bundle->storage;
+    int r = find_storages(session, reader.storages, reader.storage_count, storages + 1);
+    if (r == STATUS_OK) {
+        r = open_items(bundle, &reader, storages);
+    }
+    for (uint32_t i = 1; i <= reader.storage_count; i++) {
+        storage_unref(storages[i]);
+    }
+    free(storages);
+    return r;
+}
+
+int bundle_open(struct session *session, struct storage *storage, const struct desc *desc,
+                int readonly, const struct name_tag *tag, struct tcx_bundle **ret_bundle) {
+    struct tcx_bundle *bundle = calloc(1, sizeof *bundle);
+    size_t nbytes = 0;
+
+    if (!bundle) {
+        storage_unref(storage);
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    atomic_init(&bundle->refs, 1);
+    bundle->storage = storage;
+    bundle->version = tag->version;
+    bundle->is_readonly = readonly || (desc->flags & DESC_READONLY);
+    bundle->name = tag->name ? strdup(tag->name) : NULL;
+    int r = tag->name && !bundle->name ? error_plain(STATUS_OUT_OF_MEMORY)
+                                       : copy_index(bundle, desc, &nbytes);
+    if (r == STATUS_OK) {
+        r = read_index(session, bundle, nbytes);
+    }
+    if (r != STATUS_OK) {
+        tcx_bundle_unref(bundle);
+        return r;
+    }
+    *ret_bundle = bundle;
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------ public
+ */
+
+tcx_bundle_t *tcx_bundle_ref(tcx_bundle_t *bundle) {
+    if (bundle) {
+        atomic_fetch_add_explicit(&bundle->refs, 1, memory_order_relaxed);
+    }
+    return bundle;
+}
+
+void tcx_bundle_unref(tcx_bundle_t *bundle) {
+    if (!bundle || atomic_fetch_sub_explicit(&bundle->refs, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    for (size_t i = 0; i < bundle->count; i++) {
+        tcx_tensor_unref(bundle->items[i].tensor);
+    }
+    storage_unref(bundle->storage);
+    free(bundle->items);
+    free(bundle->keys);
+    free(bundle->index);
+    free(bundle->name);
+    free(bundle);
+}
+
+size_t tcx_bundle_count(const tcx_bundle_t *bundle) {
+    return bundle->count;
+}
+
+void tcx_bundle_item(const tcx_bundle_t *bundle, size_t index, const char *const **ret_path,
+                     size_t *ret_depth, tcx_tensor_t **ret_tensor) {
+    const struct bundle_item *item = &bundle->items[index];
+
+    *ret_path = item->path;
+    *ret_depth = item->depth;
+    *ret_tensor = item->tensor;
+}
+
+void tcx_bundle_info(const tcx_bundle_t *bundle, tcx_info_t *ret_info) {
+    *ret_info = (tcx_info_t){
+        .nbytes = bundle->nbytes,
+        .storage_id = bundle->storage->id,
+        .storage_nbytes = bundle->storage->nbytes,
+        .version = bundle->version,
+        .name = bundle->name,
+        .readonly = bundle->is_readonly,
+        .is_shared = session_is_alive(bundle->storage->session),
+        .device_type = 1,
+    };
+}

@@ -1,0 +1,551 @@
+#include "call.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "error.h"
+#include "segment.h"
+#include "storage.h"
+
+/* How long the answer to a cancelled call is waited for. */
+#define GRACE_NS NS_PER_S
+
+/* --------------------------------------------------------------------------------------- sending
+ */
+
+/* A message the socket did not take. */
+struct queued {
+    struct queued *next; /* owned: session::queue */
+    size_t nbytes;
+    char bytes[];
+};
+
+enum sent { SENT, LATER, TOO_LONG, NO_MEMORY, GONE };
+
+static enum sent enqueue(struct session *session, const struct frame *frame) {
+    size_t nbytes = frame_nbytes(frame);
+    struct queued *queued = malloc(sizeof *queued + nbytes);
+
+    if (!queued) {
+        return NO_MEMORY;
+    }
+    queued->next = NULL;
+    queued->nbytes = nbytes;
+    frame_flatten(frame, queued->bytes);
+    *session->queue_end = queued;
+    session->queue_end = &queued->next;
+    return SENT;
+}
+
+static void dequeue(struct session *session) {
+    struct queued *first = session->queue;
+
+    session->queue = first->next;
+    if (!session->queue) {
+        session->queue_end = &session->queue;
+    }
+    free(first);
+}
+
+/* What a negative errno from sending means. */
+static enum sent after_send(struct session *session, int r) {
+    switch (r) {
+    case 0:
+        return SENT;
+    case -EAGAIN:
+    case -ENOBUFS:
+    case -ENOMEM:
+        return LATER;
+    case -EMSGSIZE:
+        return TOO_LONG;
+    case -EPIPE:
+    case -ECONNRESET:
+        session_die(session, "it has ended");
+        return GONE;
+    default:
+        session_die(session, "sending failed: %s", strerror(-r));
+        return GONE;
+    }
+}
+
+static void flush(struct session *session) {
+    while (session->queue) {
+        int socket = session_socket(session);
+        if (socket < 0) {
+            return;
+        }
+        int r = connection_send_bytes(socket, session->queue->bytes, session->queue->nbytes, -1);
+        if (after_send(session, r) != SENT) {
+            return;
+        }
+        dequeue(session);
+    }
+}
+
+/* Sends or queues one message, after those that wait already. Sets no error text. */
+static enum sent send_frame(struct session *session, const struct frame *frame) {
+    flush(session);
+    int socket = session_socket(session);
+    if (socket < 0) {
+        return GONE;
+    }
+    if (session->queue) {
+        return enqueue(session, frame);
+    }
+    enum sent sent = after_send(session, connection_send(socket, frame));
+    return sent == LATER ? enqueue(session, frame) : sent;
+}
+
+void call_note(struct session *session, const struct frame *frame) {
+    send_frame(session, frame);
+}
+
+/* ----------------------------------------------------------------------------------- call records
+ */
+
+static struct call *find(struct session *session, uint32_t request) {
+    struct call *call = session->calls;
+
+    while (call && call->request != request) {
+        call = call->next;
+    }
+    return call;
+}
+
+/* A new record with an id that no other has; 32 bits wrap around some day. */
+static struct call *create(struct session *session, uint16_t opcode) {
+    struct call *call = calloc(1, sizeof *call);
+    pthread_condattr_t monotonic;
+
+    if (!call) {
+        return NULL;
+    }
+    do {
+        session->last_request++;
+    } while (session->last_request == 0 || find(session, session->last_request));
+    call->request = session->last_request;
+    call->opcode = opcode;
+    call->fd = -1;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&call->answered, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    call->next = session->calls;
+    session->calls = call;
+    return call;
+}
+
+static void close_descriptor(struct call *call) {
+    if (call->fd >= 0) {
+        close(call->fd);
+    }
+    call->fd = -1;
+}
+
+static void destroy(struct session *session, struct call *call) {
+    struct call **link = &session->calls;
+
+    while (*link != call) {
+        link = &(*link)->next;
+    }
+    *link = call->next;
+    close_descriptor(call);
+    pthread_cond_destroy(&call->answered);
+    free(call->body);
+    free(call);
+}
+
+void call_free(struct session *session, struct call *call) {
+    if (call) {
+        session_lock(session);
+        destroy(session, call);
+        session_unlock(session);
+    }
+}
+
+void calls_wake_all(struct session *session) {
+    for (struct call *call = session->calls; call; call = call->next) {
+        pthread_cond_signal(&call->answered);
+    }
+}
+
+void calls_close_descriptors(struct session *session) {
+    for (struct call *call = session->calls; call; call = call->next) {
+        close_descriptor(call);
+    }
+}
+
+void calls_destroy(struct session *session) {
+    while (session->calls) {
+        destroy(session, session->calls);
+    }
+    while (session->queue) {
+        dequeue(session);
+    }
+}
+
+const void *call_fixed(const struct call *call) {
+    return call->body;
+}
+
+const void *call_tail(const struct call *call, size_t *ret_nbytes) {
+    size_t fixed = wire_rule(call->opcode)->reply_size;
+
+    *ret_nbytes = call->body_nbytes - fixed;
+    return (const char *)call->body + fixed;
+}
+
+/* ------------------------------------------------------------------------------------- receiving
+ */
+
+/* Undoes a reply that nobody waits for. */
+static void take_back(struct session *session, uint16_t opcode, const void *body, size_t nbytes) {
+    size_t tail_nbytes = nbytes - wire_rule(opcode)->reply_size;
+    const char *tail = (const char *)body + wire_rule(opcode)->reply_size;
+
+    switch (opcode) {
+    case MESSAGE_ALLOC:
+    case MESSAGE_PUT:
+    case MESSAGE_GET:
+        storages_return(session, body, 1);
+        break;
+    case MESSAGE_HOLD:
+        storages_return(session, tail, tail_nbytes / sizeof(struct wire_grant));
+        break;
+    case MESSAGE_ALIVE:
+        segments_bury(session, tail, tail_nbytes);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Hands a checked reply to its call. Takes `fd`. */
+static void deliver(struct session *session, struct call *call, const struct wire_header *header,
+                    int fd) {
+    const void *body = header + 1;
+    size_t nbytes = header->nbytes - sizeof *header;
+
+    call->fd = fd;
+    call->status = header->status;
+    if (call->state == CALL_GIVEN_UP) {
+        if (call->status == STATUS_OK) {
+            take_back(session, call->opcode, body, nbytes);
+        } else if (call->opcode == MESSAGE_ALIVE) {
+            segments_bury(session, NULL, 0);
+        }
+        destroy(session, call);
+        return;
+    }
+    call->body = malloc(nbytes + 1);
+    if (call->body) {
+        memcpy(call->body, body, nbytes);
+        call->body_nbytes = nbytes;
+    } else {
+        if (call->status == STATUS_OK) {
+            take_back(session, call->opcode, body, nbytes);
+        }
+        call->status = STATUS_OUT_OF_MEMORY;
+    }
+    call->state = CALL_ANSWERED;
+    pthread_cond_signal(&call->answered);
+}
+
+/* Looks at one received message; a daemon that breaks the protocol ends the session. */
+static void accept_reply(struct session *session, size_t nbytes, int fd) {
+    const struct wire_header *header = (const void *)session->received;
+    const struct wire_rule *rule;
+    struct call *call = NULL;
+    const char *broken = wire_check_reply(header, nbytes, fd != -1, &rule);
+
+    if (!broken) {
+        call = find(session, header->request);
+        if (!call || call->state == CALL_ANSWERED || call->opcode != header->opcode) {
+            broken = "a reply to no call";
+        }
+    }
+    if (broken) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        session_die(session, "it broke the protocol: %s", broken);
+        return;
+    }
+    segments_notice(session, header->destroyed);
+    deliver(session, call, header, fd);
+}
+
+/* Takes in everything that has come. Lock held. */
+static void receive_all(struct session *session) {
+    for (;;) {
+        int socket = session_socket(session);
+        int fd = -1;
+        if (socket < 0) {
+            return;
+        }
+        int n = connection_receive(socket, session->received, WIRE_MESSAGE_MAX, &fd);
+        if (n == -EAGAIN) {
+            return;
+        }
+        if (n == 0 || n == -ECONNRESET) {
+            session_die(session, "it has ended");
+            return;
+        }
+        if (n < 0) {
+            session_die(session, "receiving failed: %s", strerror(-n));
+            return;
+        }
+        accept_reply(session, (size_t)n, fd);
+    }
+}
+
+/* --------------------------------------------------------------------------------------- waiting
+ */
+
+/* Somebody must poll while anybody waits. */
+static void wake_a_reader(struct session *session) {
+    if (session->has_reader) {
+        return;
+    }
+    for (struct call *call = session->calls; call; call = call->next) {
+        if (call->state == CALL_SENT && call->sleeps) {
+            pthread_cond_signal(&call->answered);
+            return;
+        }
+    }
+}
+
+/* Polls the socket for all who wait, at most `ns`. Returns false when a signal came. Lock held,
+ * given up meanwhile. */
+static int read_for_all(struct session *session, int64_t ns) {
+    struct pollfd poller = {.fd = session_socket(session),
+                            .events = (short)(POLLIN | (session->queue ? POLLOUT : 0))};
+    struct timespec time = clock_timespec(ns);
+
+    if (poller.fd < 0) {
+        return 1;
+    }
+    session->has_reader = 1;
+    session_unlock(session);
+    int n = ppoll(&poller, 1, &time, NULL);
+    int interrupted = n < 0 && errno == EINTR;
+    session_lock(session);
+    session->has_reader = 0;
+    if (n > 0) {
+        receive_all(session);
+        flush(session);
+    }
+    return !interrupted;
+}
+
+/* Sleeps until another thread, which polls, has our reply or gives up the role. */
+static void sleep_beside_reader(struct session *session, struct call *call, int64_t until) {
+    struct timespec time = clock_timespec(until);
+
+    call->sleeps = 1;
+    pthread_cond_timedwait(&call->answered, &session->lock, &time);
+    call->sleeps = 0;
+}
+
+static int interrupted(struct session *session) {
+    const struct patience *patience = &session->patience;
+
+    if (!patience->interrupt) {
+        return 0;
+    }
+    wake_a_reader(session); /* the function may take its time */
+    session_unlock(session);
+    int stop = patience->interrupt(patience->context);
+    session_lock(session);
+    return stop;
+}
+
+/* Waits for the reply until `deadline`. STATUS_OK (there is one), _LOST, _TIMEOUT, _INTERRUPTED.
+ * Sets no error text. Lock held, given up meanwhile. */
+static int await(struct session *session, struct call *call, int64_t deadline) {
+    int64_t look = clock_after(SLICE_NS); /* when to look around */
+    int r = STATUS_OK;
+
+    while (call->state == CALL_SENT) {
+        int64_t now = clock_now();
+        int64_t until = look < deadline ? look : deadline;
+        int undisturbed = 1;
+        if (atomic_load(&session->is_dead)) {
+            r = STATUS_LOST;
+            break;
+        }
+        if (now >= deadline) {
+            r = STATUS_TIMEOUT;
+            break;
+        }
+        if (session->has_reader) {
+            sleep_beside_reader(session, call, until);
+        } else {
+            undisturbed = read_for_all(session, until > now ? until - now : 0);
+        }
+        if (call->state == CALL_SENT && (!undisturbed || clock_now() >= look)) {
+            if (interrupted(session)) {
+                r = call->state == CALL_SENT ? STATUS_INTERRUPTED : STATUS_OK;
+                break;
+            }
+            look = clock_after(SLICE_NS);
+        }
+    }
+    wake_a_reader(session);
+    return r;
+}
+
+/* ----------------------------------------------------------------------------------------- calls
+ */
+
+/* Turns a finished wait into the caller's result. Lock held. */
+static int finish(struct session *session, struct call *call, struct call **ret_call) {
+    int r = (int)call->status;
+
+    if (call->state == CALL_SENT) {
+        r = session_error_lost(session);
+    } else if (r == STATUS_OK) {
+        *ret_call = call;
+        return STATUS_OK;
+    } else if (call->body_nbytes == 0) {
+        error_plain(r);
+    } else {
+        error(r, "%.*s", (int)call->body_nbytes, (const char *)call->body);
+    }
+    destroy(session, call);
+    return r;
+}
+
+static int give_up(struct call *call, int status) {
+    call->state = CALL_GIVEN_UP;
+    return error_plain(status);
+}
+
+static int error_silent(const struct session *session, int64_t waited_ns) {
+    return error(STATUS_TIMEOUT, "tensorcxd (pid %d) has not answered for %.3g s: is it stopped?",
+                 (int)session->pid, (double)waited_ns / 1e9);
+}
+
+static int error_unsent(const struct session *session, const struct frame *frame, enum sent sent) {
+    switch (sent) {
+    case GONE:
+        return session_error_lost(session);
+    case TOO_LONG:
+        return error(STATUS_SYSTEM,
+                     "a message of %zu bytes does not fit the socket: raise net.core.wmem_max",
+                     frame_nbytes(frame));
+    default:
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+}
+
+/* Sends the request of `frame` under a new id. Lock held. */
+static int start(struct session *session, const struct frame *frame, struct call **ret_call) {
+    struct frame numbered = *frame;
+    struct call *call = create(session, frame->header.opcode);
+
+    if (!call) {
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    numbered.header.request = call->request;
+    enum sent sent = send_frame(session, &numbered);
+    if (sent != SENT) {
+        destroy(session, call);
+        return error_unsent(session, frame, sent);
+    }
+    *ret_call = call;
+    return STATUS_OK;
+}
+
+int call_run(struct session *session, const struct frame *frame, int64_t extra_ns,
+             struct call **ret_call) {
+    int64_t patience = session->patience.answer_ns;
+    struct call *call;
+
+    if (__builtin_add_overflow(patience, extra_ns, &patience)) {
+        patience = FOREVER;
+    }
+    session_lock(session);
+    int r = start(session, frame, &call);
+    if (r == STATUS_OK) {
+        r = await(session, call, clock_after(patience));
+        if (r == STATUS_TIMEOUT) {
+            give_up(call, r);
+            error_silent(session, patience);
+        } else if (r == STATUS_INTERRUPTED) {
+            give_up(call, r);
+        } else {
+            r = finish(session, call, ret_call);
+        }
+    }
+    session_unlock(session);
+    return r;
+}
+
+static void cancel(struct session *session, const struct call *call) {
+    struct wire_cancel fixed = {.request = call->request};
+    struct frame frame = REQUEST(CANCEL, &fixed);
+
+    call_note(session, &frame);
+}
+
+int call_run_until(struct session *session, const struct frame *frame, int64_t timeout_ns,
+                   struct call **ret_call) {
+    struct call *call;
+
+    session_lock(session);
+    int r = start(session, frame, &call);
+    if (r == STATUS_OK) {
+        r = await(session, call, clock_after(timeout_ns));
+        if (r == STATUS_TIMEOUT || r == STATUS_INTERRUPTED) {
+            cancel(session, call);
+        }
+        if (r == STATUS_TIMEOUT) {
+            r = await(session, call, clock_after(GRACE_NS));
+        }
+        if (r == STATUS_TIMEOUT || r == STATUS_INTERRUPTED) {
+            give_up(call, r);
+        } else {
+            r = finish(session, call, ret_call);
+        }
+    }
+    session_unlock(session);
+    return r == STATUS_CANCELLED ? error_plain(STATUS_TIMEOUT) : r;
+}
+
+int call_await_end(struct session *session) {
+    session_lock(session);
+    struct call *call = create(session, 0); /* no reply can fit it */
+    int r = call ? await(session, call, clock_after(session->patience.answer_ns))
+                 : error_plain(STATUS_OUT_OF_MEMORY);
+    if (call) {
+        destroy(session, call);
+    }
+    if (r == STATUS_TIMEOUT) {
+        error_silent(session, session->patience.answer_ns);
+    } else if (r == STATUS_INTERRUPTED) {
+        error_plain(r);
+    }
+    session_unlock(session);
+    return r == STATUS_LOST ? STATUS_OK : r;
+}
+
+int call_detach(struct session *session, const struct frame *frame) {
+    struct frame numbered = *frame;
+    struct call *call = create(session, frame->header.opcode);
+
+    if (!call) {
+        return 0;
+    }
+    call->state = CALL_GIVEN_UP;
+    numbered.header.request = call->request;
+    if (send_frame(session, &numbered) != SENT) {
+        destroy(session, call);
+        return 0;
+    }
+    return 1;
+}

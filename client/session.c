@@ -1,0 +1,204 @@
+#include "session.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "call.h"
+#include "error.h"
+#include "fork.h"
+#include "log.h"
+#include "messages.h"
+#include "segment.h"
+#include "storage.h"
+
+struct session *session_create(const struct patience *patience, const char *path) {
+    struct session *session = calloc(1, sizeof *session);
+
+    if (!session) {
+        return NULL;
+    }
+    session->received = malloc(WIRE_MESSAGE_MAX);
+    if (!session->received) {
+        free(session);
+        return NULL;
+    }
+    atomic_init(&session->refs, 1);
+    pthread_mutex_init(&session->lock, NULL);
+    session->patience = *patience;
+    snprintf(session->path, sizeof session->path, "%s", path);
+    session->socket = -1;
+    session->queue_end = &session->queue;
+    fork_add_session(session);
+    return session;
+}
+
+static void destroy(struct session *session) {
+    fork_remove_session(session);
+    assert(!session->by_id && !atomic_load(&session->released)); /* each holds a reference */
+    calls_destroy(session);
+    segments_destroy(session);
+    if (session->socket >= 0) {
+        session_socket(session); /* forgets a number that is not ours any more */
+    }
+    if (session->socket >= 0) {
+        close(session->socket);
+    }
+    if (session->life_page) {
+        munmap(session->life_page, (size_t)sysconf(_SC_PAGESIZE));
+    }
+    pthread_mutex_destroy(&session->lock);
+    free(session->received);
+    free(session);
+}
+
+struct session *session_ref(struct session *session) {
+    atomic_fetch_add_explicit(&session->refs, 1, memory_order_relaxed);
+    return session;
+}
+
+void session_unref(struct session *session) {
+    if (session && atomic_fetch_sub_explicit(&session->refs, 1, memory_order_acq_rel) == 1) {
+        destroy(session);
+    }
+}
+
+int session_ref_if_alive(struct session *session) {
+    int refs = atomic_load(&session->refs);
+
+    while (refs > 0) {
+        if (atomic_compare_exchange_weak(&session->refs, &refs, refs + 1)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+void session_lock(struct session *session) {
+    pthread_mutex_lock(&session->lock);
+}
+
+/* The second half of a critical section. A storage that is let go while somebody holds the lock is
+ * only put on the list; so whoever unlocks looks at the list once more. */
+static void leave(struct session *session) {
+    struct segment *doomed;
+    int is_unreported;
+
+    storages_drain(session);
+    doomed = session->doomed;
+    session->doomed = NULL;
+    is_unreported = session->is_unreported;
+    session->is_unreported = 0;
+    pthread_mutex_unlock(&session->lock);
+
+    segments_unmap(doomed);
+    if (is_unreported) {
+        log_line("event=connection.lost socket=%s pid=%d why=\"%s\"", session->path,
+                 (int)session->pid, session->why);
+    }
+}
+
+void session_unlock(struct session *session) {
+    leave(session);
+    session_tidy(session);
+}
+
+void session_tidy(struct session *session) {
+    while (atomic_load(&session->released) && pthread_mutex_trylock(&session->lock) == 0) {
+        leave(session);
+    }
+}
+
+void session_attach(struct session *session, int socket) {
+    struct stat info;
+
+    session->socket = socket;
+    if (fstat(socket, &info) == 0) {
+        session->device = info.st_dev;
+        session->inode = info.st_ino;
+    }
+}
+
+int session_socket(struct session *session) {
+    struct stat info;
+
+    if (session->socket < 0) {
+        return -1;
+    }
+    if (fstat(session->socket, &info) == 0 && S_ISSOCK(info.st_mode) &&
+        info.st_dev == session->device && info.st_ino == session->inode) {
+        return session->socket;
+    }
+    /* Whatever has our number now belongs to somebody else: it is not ours to close. */
+    session->socket = -1;
+    session_die(session, "this process has closed its descriptor");
+    return -1;
+}
+
+static void mark_dead(struct session *session) {
+    atomic_store(&session->is_dead, 1);
+    session->socket = -1;
+    calls_wake_all(session);
+    segments_doom_unused(session);
+}
+
+void session_die(struct session *session, const char *format, ...) {
+    va_list arguments;
+
+    if (atomic_load(&session->is_dead)) {
+        return;
+    }
+    va_start(arguments, format);
+    vsnprintf(session->why, sizeof session->why, format, arguments);
+    va_end(arguments);
+    if (session->socket >= 0) {
+        shutdown(session->socket, SHUT_RDWR); /* wakes the thread that polls it */
+        close(session->socket);
+    }
+    session->is_unreported = 1;
+    mark_dead(session);
+}
+
+void session_leave_to_parent(struct session *session) {
+    calls_close_descriptors(session);
+    if (atomic_load(&session->is_dead)) {
+        return;
+    }
+    if (session_socket(session) >= 0) {
+        close(session->socket);
+    }
+    session->life_page = NULL; /* not mapped here: MADV_DONTFORK */
+    snprintf(session->why, sizeof session->why, "it was the parent's, from before fork()");
+    session->has_reader = 0;
+    mark_dead(session);
+}
+
+int session_is_alive(struct session *session) {
+    if (!atomic_load(&session->is_dead) && pthread_mutex_trylock(&session->lock) == 0) {
+        struct pollfd poller = {.fd = session_socket(session), .events = POLLRDHUP};
+        if (poller.fd >= 0 && poll(&poller, 1, 0) == 1) {
+            session_die(session, "it has ended");
+        }
+        session_unlock(session);
+    }
+    return !atomic_load(&session->is_dead);
+}
+
+int session_error_lost(const struct session *session) {
+    char pid[32] = "";
+
+    if (session->pid > 0) {
+        snprintf(pid, sizeof pid, " (pid %d)", (int)session->pid);
+    }
+    return error(STATUS_LOST,
+                 "the connection to tensorcxd%s at %s is lost: %s; what is mapped stays valid, the "
+                 "next call connects anew",
+                 pid, session->path, session->why);
+}

@@ -1,0 +1,112 @@
+/*
+ * session.h - one connection to one daemon, and all memory that came through it
+ *
+ * Made by connect.c. Counted: by the client whose current one it is, by every storage that came
+ * through it, and by every call that runs on it; so it outlives the client while tensors live. It
+ * dies (once, for good) when the connection is lost, when the daemon breaks the protocol, when the
+ * descriptor turns out not to be our socket any more, and in the child of a fork. What is mapped
+ * stays mapped.
+ *
+ * Lock rules. `lock` guards everything that is not constant or atomic. Nobody holds it while
+ * waiting, copying, unmapping or calling a function of the application; sends do not block. Order:
+ * fork.c's lock, a client's, a session's. Only session_unlock() unlocks: it is where storages that
+ * were let go meanwhile are released.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "path.h"
+
+#define VERSION_TEXT_SIZE 64
+
+/* How a call may be waited for. */
+struct patience {
+    int64_t answer_ns;
+    int (*interrupt)(void *context); /* may be NULL */
+    void *context;                   /* borrowed: the application's */
+};
+
+struct session {
+    atomic_int refs;
+    struct session *next; /* fork.c's list */
+    pthread_mutex_t lock;
+
+    /* Constant once connected. */
+    struct patience patience;
+    char path[PATH_SIZE];
+    char version[VERSION_TEXT_SIZE]; /* of the daemon */
+    uint64_t id;                     /* ours at the daemon */
+    pid_t pid;                       /* the daemon's, as this process sees it; 0 when unknown */
+
+    /* The connection. */
+    int socket; /* owned; -1 when dead */
+    dev_t device;
+    ino_t inode;        /* which file the descriptor must be */
+    atomic_int is_dead; /* set under the lock, never reset */
+    int is_unreported;  /* died; the log does not know yet */
+    char why[160];      /* it died */
+    void *life_page;    /* owned mapping, one page; NULL: none */
+
+    /* call.c */
+    struct call *calls; /* owned */
+    uint32_t last_request;
+    int has_reader;            /* a thread polls the socket */
+    struct queued *queue;      /* owned: messages the socket did not take, oldest first */
+    struct queued **queue_end; /* borrowed: where the next one is linked */
+    char *received;            /* owned: WIRE_MESSAGE_MAX bytes */
+
+    /* segment.c */
+    void *segments;         /* owned: tree of struct segment by id */
+    struct segment *mapped; /* the same ones as a list */
+    struct segment *doomed; /* owned: to be unmapped after the next unlock */
+    uint64_t destroyed;     /* the daemon's counter, as last seen */
+    uint64_t *asked;        /* owned: ids of the ALIVE under way, NULL: none is */
+    size_t asked_count;
+    int asks_again; /* the counter moved meanwhile */
+
+    /* storage.c */
+    void *by_id;                      /* tree of struct storage, not owned */
+    void *by_address;                 /* the same ones that have bytes */
+    struct storage *_Atomic released; /* those whose count fell to 0, newest first */
+};
+
+/* A session without a socket, count 1. NULL: out of memory. */
+struct session *session_create(const struct patience *patience, const char *path);
+
+struct session *session_ref(struct session *session);
+void session_unref(struct session *session); /* NULL is fine */
+
+/* One more reference unless the last one is gone. */
+int session_ref_if_alive(struct session *session);
+
+void session_lock(struct session *session);
+
+/* Caller holds a reference of its own. */
+void session_unlock(struct session *session);
+
+/* If the lock is free: releases what was let go. Never waits. */
+void session_tidy(struct session *session);
+
+/* Gives the session its connected socket. Takes it. Lock held. */
+void session_attach(struct session *session, int socket);
+
+/* The socket if it still is ours, else -1 and the session is dead. Lock held. */
+int session_socket(struct session *session);
+
+/* Ends the session: closes the socket and wakes everybody who waits. Lock held. */
+void session_die(struct session *session, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* In the child of a fork: the parent's connection is not ours. Touches the parent's descriptors
+ * only by closing our copies. Lock held. */
+void session_leave_to_parent(struct session *session);
+
+/* Whether the daemon is still there, as far as can be told without asking it. Never waits. */
+int session_is_alive(struct session *session);
+
+/* Sets this thread's error for a dead session. STATUS_LOST. */
+int session_error_lost(const struct session *session);

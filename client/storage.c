@@ -1,0 +1,282 @@
+#include "storage.h"
+
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "call.h"
+#include "error.h"
+#include "segment.h"
+#include "session.h"
+
+#define ONE    2u /* reference in storage::state */
+#define QUEUED 1u /* on session::released, or about to be */
+
+#define BATCH 256 /* releases in one note */
+
+static int compare_id(const void *a, const void *b) {
+    const struct storage *left = a;
+    const struct storage *right = b;
+
+    return (left->id > right->id) - (left->id < right->id);
+}
+
+/* Ranges that overlap are the same: storages never do, and a lookup finds the one it lies in. */
+static int compare_address(const void *a, const void *b) {
+    const struct storage *left = a;
+    const struct storage *right = b;
+
+    if (left->address + left->nbytes <= right->address) {
+        return -1;
+    }
+    return right->address + right->nbytes <= left->address;
+}
+
+static struct storage *find_in(void *const *tree, const struct storage *key,
+                               int (*compare)(const void *, const void *)) {
+    struct storage **node = tfind(key, tree, compare);
+
+    return node ? *node : NULL;
+}
+
+struct storage *storage_ref(struct storage *storage) {
+    atomic_fetch_add_explicit(&storage->state, ONE, memory_order_relaxed);
+    return storage;
+}
+
+struct storage *storage_find(struct session *session, uint64_t id) {
+    struct storage key = {.id = id};
+
+    session_lock(session);
+    struct storage *storage = find_in(&session->by_id, &key, compare_id);
+    if (storage) {
+        storage_ref(storage);
+    }
+    session_unlock(session);
+    return storage;
+}
+
+struct storage *storage_find_bytes(struct session *session, const void *data, size_t nbytes) {
+    struct storage key = {.address = (char *)data, .nbytes = 1};
+    struct storage *found = NULL;
+
+    if (!data || nbytes == 0) {
+        return NULL;
+    }
+    session_lock(session);
+    struct storage *storage = find_in(&session->by_address, &key, compare_address);
+    if (storage && nbytes <= storage->nbytes - (size_t)(key.address - storage->address)) {
+        found = storage_ref(storage);
+    }
+    session_unlock(session);
+    return found;
+}
+
+/* ---------------------------------------------------------------------------------- from a grant
+ */
+
+/* Removes the object from the trees and gives up what it holds here. Lock held. */
+static void forget(struct session *session, struct storage *storage) {
+    tdelete(storage, &session->by_id, compare_id);
+    if (storage->address) {
+        tdelete(storage, &session->by_address, compare_address);
+        storage->segment->storages--;
+    }
+}
+
+/* A new object with count 1 for a grant whose segment is mapped. Lock held. */
+static int create(struct session *session, const struct wire_grant *grant,
+                  struct storage **ret_storage) {
+    struct segment *segment = NULL;
+    struct storage *storage;
+
+    if (grant->nbytes > 0) {
+        segment = segment_find(session, grant->segment);
+        if (!segment) { /* the session died meanwhile */
+            return session_error_lost(session);
+        }
+        if (grant->offset > segment->nbytes || grant->nbytes > segment->nbytes - grant->offset) {
+            return error(STATUS_INTERNAL, "tensorcxd gave a storage outside of its segment");
+        }
+    }
+    storage = calloc(1, sizeof *storage);
+    if (!storage) {
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    storage->id = grant->storage;
+    storage->nbytes = grant->nbytes;
+    storage->address = segment ? (char *)segment->address + grant->offset : NULL;
+    storage->segment = segment;
+    storage->grants = 1;
+    atomic_init(&storage->state, ONE);
+    if (!tsearch(storage, &session->by_id, compare_id)) {
+        free(storage);
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    if (segment) {
+        struct storage **node = tsearch(storage, &session->by_address, compare_address);
+        if (!node || *node != storage) {
+            tdelete(storage, &session->by_id, compare_id);
+            free(storage);
+            return node ? error(STATUS_INTERNAL, "tensorcxd gave two storages the same bytes")
+                        : error_plain(STATUS_OUT_OF_MEMORY);
+        }
+        segment->storages++;
+    }
+    storage->session = session_ref(session);
+    *ret_storage = storage;
+    return STATUS_OK;
+}
+
+int storage_take(struct session *session, const struct wire_grant *grant,
+                 struct storage **ret_storage) {
+    struct storage key = {.id = grant->storage};
+    struct storage *storage;
+    int r = grant->storage == 0  ? error(STATUS_INTERNAL, "tensorcxd gave a storage without id")
+            : grant->nbytes == 0 ? STATUS_OK
+                                 : segment_map(session, grant->segment);
+
+    session_lock(session);
+    storage = find_in(&session->by_id, &key, compare_id);
+    if (r == STATUS_OK && storage && storage->nbytes == grant->nbytes) {
+        storage->grants++;
+        *ret_storage = storage_ref(storage);
+    } else if (r == STATUS_OK && storage) {
+        r = error(STATUS_INTERNAL, "tensorcxd gave a storage two sizes");
+    } else if (r == STATUS_OK) {
+        r = create(session, grant, ret_storage);
+    }
+    if (r != STATUS_OK) {
+        storages_return(session, grant, 1);
+    }
+    session_unlock(session);
+    return r;
+}
+
+/* A large allocation is committed while we wait: 4 ns a byte more than a usual answer. */
+#define COMMIT_NS_PER_BYTE 4
+
+static int64_t commit_ns(uint64_t nbytes) {
+    return nbytes < INT64_MAX / COMMIT_NS_PER_BYTE ? (int64_t)nbytes * COMMIT_NS_PER_BYTE
+                                                   : INT64_MAX;
+}
+
+int storage_allocate(struct session *session, uint64_t nbytes, struct storage **ret_storage) {
+    struct wire_alloc fixed = {.nbytes = nbytes, .device_type = 1};
+    struct frame frame = REQUEST(ALLOC, &fixed);
+    struct call *call;
+    int r = call_run(session, &frame, commit_ns(nbytes), &call);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    struct wire_grant grant = ((const struct wire_alloc_reply *)call_fixed(call))->grant;
+    call_free(session, call);
+    if (grant.nbytes != nbytes) {
+        storage_decline(session, &grant);
+        return error(STATUS_INTERNAL, "tensorcxd gave a storage of another size than asked");
+    }
+    return storage_take(session, &grant, ret_storage);
+}
+
+void storage_decline(struct session *session, const struct wire_grant *grant) {
+    session_lock(session);
+    storages_return(session, grant, 1);
+    session_unlock(session);
+}
+
+void storage_populate(struct storage *storage) {
+    if (storage->segment) {
+        segment_populate(storage->segment,
+                         (uint64_t)(storage->address - (char *)storage->segment->address),
+                         storage->nbytes);
+    }
+}
+
+/* --------------------------------------------------------------------------------------- release
+ */
+
+void storage_unref(struct storage *storage) {
+    uint64_t state;
+    uint64_t next;
+
+    if (!storage) {
+        return;
+    }
+    state = atomic_load(&storage->state);
+    do {
+        next = state - ONE;
+        if (next == 0) {
+            next = QUEUED;
+        }
+    } while (!atomic_compare_exchange_weak(&storage->state, &state, next));
+    if (next != QUEUED || (state & QUEUED)) {
+        return; /* others use it, or whoever queued it will see to it */
+    }
+
+    /* Nobody frees it before it is on the list, and afterwards it is not ours to touch. */
+    struct session *session = session_ref(storage->session);
+    storage->next = atomic_load(&session->released);
+    while (!atomic_compare_exchange_weak(&session->released, &storage->next, storage)) {
+    }
+    session_tidy(session);
+    session_unref(session);
+}
+
+static void send_released(struct session *session, const struct wire_returned *returned,
+                          size_t count) {
+    struct wire_release fixed = {0};
+    struct frame frame = REQUEST(RELEASE, &fixed);
+
+    if (count > 0 && !atomic_load(&session->is_dead)) {
+        frame.tail[0] = returned;
+        frame.tail_nbytes[0] = count * sizeof *returned;
+        call_note(session, &frame);
+    }
+}
+
+void storages_drain(struct session *session) {
+    struct wire_returned batch[BATCH];
+    size_t count = 0;
+    struct storage *next;
+
+    if (!atomic_load(&session->released)) {
+        return;
+    }
+    for (struct storage *storage = atomic_exchange(&session->released, NULL); storage;
+         storage = next) {
+        next = storage->next;
+        /* After this a holder of the last reference may queue it again; but at count 0 there is no
+         * holder, and a lookup, which could make one, needs the lock. */
+        if (atomic_fetch_and(&storage->state, ~(uint64_t)QUEUED) != QUEUED) {
+            continue; /* revived */
+        }
+        forget(session, storage);
+        batch[count++] = (struct wire_returned){storage->id, storage->grants};
+        if (count == BATCH) {
+            send_released(session, batch, count);
+            count = 0;
+        }
+        session_unref(storage->session); /* not the last: our caller has one */
+        free(storage);
+    }
+    send_released(session, batch, count);
+    if (atomic_load(&session->is_dead)) {
+        segments_doom_unused(session);
+    }
+}
+
+void storages_return(struct session *session, const void *grants, size_t count) {
+    struct wire_returned batch[BATCH];
+    struct wire_grant grant;
+    size_t filled = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&grant, (const char *)grants + i * sizeof grant, sizeof grant);
+        batch[filled++] = (struct wire_returned){grant.storage, 1};
+        if (filled == BATCH || i == count - 1) {
+            send_released(session, batch, filled);
+            filled = 0;
+        }
+    }
+}

@@ -1,0 +1,62 @@
+/*
+ * storage.h - byte ranges of segments that this process holds at the daemon
+ *
+ * One object per storage id and session, counted: by tensors, and by whoever looks it up. At zero
+ * it is put on the session's list of released ones; session_unlock() takes them off, tells the
+ * daemon and frees them. A lookup may revive one that is on the list.
+ *
+ * Grants: each reply that grants adds one to what the daemon counts for us; a RELEASE returns as
+ * many as we have received. So a release that crosses a grant on the wire takes nothing away.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "messages.h"
+
+struct session;
+
+struct storage {
+    uint64_t id;
+    uint64_t nbytes;
+    char *address;           /* in `segment`; NULL when there are no bytes */
+    struct session *session; /* counted */
+    struct segment *segment; /* borrowed: mapped as long as we are in it; NULL without bytes */
+    uint64_t grants;         /* received and not returned; guarded by the session's lock */
+    _Atomic uint64_t state;  /* count * 2 + whether it is on session::released */
+    atomic_int is_readonly;  /* published so: nobody may write any more */
+    struct storage *next;    /* session::released */
+};
+
+/* Turns a grant into a storage with one more reference. Takes the grant, also on failure. May have
+ * to map its segment, so may ask the daemon. As segment_map(). No lock held. */
+int storage_take(struct session *session, const struct wire_grant *grant,
+                 struct storage **ret_storage);
+
+/* Fresh storage of `nbytes` bytes with one reference. Asks the daemon. As call_run(), or as
+ * segment_map(). */
+int storage_allocate(struct session *session, uint64_t nbytes, struct storage **ret_storage);
+
+/* Gives a grant back that is not wanted. No lock held. */
+void storage_decline(struct session *session, const struct wire_grant *grant);
+
+/* Before all of it is written: see segment_populate(). */
+void storage_populate(struct storage *storage);
+
+/* One more reference to the storage with this id, or to the one that has all these bytes; NULL:
+ * none of ours. No lock held. */
+struct storage *storage_find(struct session *session, uint64_t id);
+struct storage *storage_find_bytes(struct session *session, const void *data, size_t nbytes);
+
+struct storage *storage_ref(struct storage *storage);
+
+/* Never waits. NULL is fine. */
+void storage_unref(struct storage *storage);
+
+/* Releases what is on the list and still not used. Lock held; only session.c calls it. */
+void storages_drain(struct session *session);
+
+/* Returns grants that were never turned into storages, one each. Lock held. */
+void storages_return(struct session *session, const void *grants, size_t count);

@@ -1,0 +1,240 @@
+#include "tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "client.h"
+#include "error.h"
+#include "layout.h"
+#include "session.h"
+
+struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
+                                 const struct name_tag *tag) {
+    size_t ndim = (size_t)array->ndim;
+    struct tcx_tensor *tensor = calloc(1, sizeof *tensor + 2 * ndim * sizeof(int64_t));
+
+    if (!tensor || (tag && tag->name && !(tensor->name = strdup(tag->name)))) {
+        free(tensor);
+        error_plain(STATUS_OUT_OF_MEMORY);
+        return NULL;
+    }
+    atomic_init(&tensor->refs, 1);
+    tensor->nbytes = nbytes;
+    tensor->version = tag ? tag->version : 0;
+    tensor->array = *array;
+    tensor->array.shape = tensor->dims;
+    tensor->array.strides = tensor->dims + ndim;
+    for (size_t i = 0; i < ndim; i++) {
+        tensor->dims[i] = array->shape[i];
+    }
+    shape_strides(array->ndim, array->shape, tensor->dims + ndim);
+    return tensor;
+}
+
+tcx_tensor_t *tcx_tensor_ref(tcx_tensor_t *tensor) {
+    if (tensor) {
+        atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed);
+    }
+    return tensor;
+}
+
+void tcx_tensor_unref(tcx_tensor_t *tensor) {
+    if (!tensor || atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    storage_unref(tensor->storage);
+    tcx_tensor_unref(tensor->base);
+    if (tensor->foreign) {
+        tensor->release(tensor->foreign);
+    }
+    free(tensor->name);
+    free(tensor);
+}
+
+const tcx_array_t *tcx_tensor_array(const tcx_tensor_t *tensor) {
+    return &tensor->array;
+}
+
+void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
+    const struct storage *storage = tensor->storage;
+
+    *ret_info = (tcx_info_t){
+        .nbytes = tensor->nbytes,
+        .storage_id = storage ? storage->id : 0,
+        .storage_nbytes = storage ? storage->nbytes : tensor->nbytes,
+        .version = tensor->version,
+        .name = tensor->name,
+        .readonly = tensor->is_readonly,
+        .is_shared = storage && session_is_alive(storage->session),
+        .device_type = 1,
+        .device_id = 0,
+    };
+}
+
+/* ------------------------------------------------------------------------------------ in storages
+ */
+
+int tensor_from_desc(struct storage *storage, const struct desc *desc, int readonly,
+                     const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
+    tcx_dtype_t dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes};
+    const char *wrong = desc_check(desc, storage->nbytes);
+    char text[DTYPE_TEXT_SIZE];
+    int r = STATUS_OK;
+
+    if (wrong) {
+        r = error(STATUS_INTERNAL, "a description that cannot be right: %s", wrong);
+    } else if (!tcx_dtype_is_known(dtype) || desc->device_type != 1 ||
+               !shape_is_contiguous(desc->ndim, desc->shape, desc->strides) ||
+               desc->byte_offset % layout_itemsize(dtype) != 0) {
+        r = error(
+            STATUS_EXCHANGE,
+            "a tensor that this version cannot read: dtype %s, device type %u%s (upgrade this "
+            "library)",
+            dtype_text(dtype.code, dtype.bits, dtype.lanes, text), desc->device_type,
+            shape_is_contiguous(desc->ndim, desc->shape, desc->strides) ? "" : ", strided");
+    }
+    if (r == STATUS_OK) {
+        tcx_array_t array = {
+            .data = storage->address ? storage->address + desc->byte_offset : NULL,
+            .dtype = dtype,
+            .ndim = desc->ndim,
+            .shape = desc->shape,
+        };
+        uint64_t nbytes = 0;
+        shape_nbytes(desc->ndim, desc->shape, layout_itemsize(dtype), &nbytes);
+        struct tcx_tensor *tensor = tensor_create(&array, nbytes, tag);
+        if (tensor) {
+            if (desc->flags & DESC_READONLY) {
+                atomic_store(&storage->is_readonly, 1);
+            }
+            tensor->is_readonly = readonly || atomic_load(&storage->is_readonly);
+            tensor->storage = storage;
+            *ret_tensor = tensor;
+            return STATUS_OK;
+        }
+        r = STATUS_OUT_OF_MEMORY;
+    }
+    storage_unref(storage);
+    return r;
+}
+
+int tensor_allocate(struct session *session, const tcx_array_t *array, uint64_t nbytes,
+                    const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
+    struct storage *storage;
+    int r = storage_allocate(session, nbytes, &storage);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    tcx_array_t described = *array;
+    described.data = storage->address;
+    struct tcx_tensor *tensor = tensor_create(&described, nbytes, tag);
+    if (!tensor) {
+        storage_unref(storage);
+        return STATUS_OUT_OF_MEMORY;
+    }
+    tensor->storage = storage;
+    *ret_tensor = tensor;
+    return STATUS_OK;
+}
+
+/* The public ways to make shared memory differ in what they fill it with. */
+enum content { ANYTHING, ZEROS, COPY };
+
+static int make(tcx_client_t *client, const tcx_array_t *array, uint64_t nbytes,
+                enum content content, tcx_tensor_t **ret_tensor) {
+    struct session *session;
+    tcx_tensor_t *tensor;
+    int r = client_session(client, &session);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = tensor_allocate(session, array, nbytes, NULL, &tensor);
+    if (r == STATUS_OK) {
+        if (content != ANYTHING) {
+            storage_populate(tensor->storage);
+        }
+        if (content == ZEROS && nbytes > 0) {
+            memset(tensor->array.data, 0, nbytes);
+        } else if (content == COPY) {
+            layout_pack(array, tensor->array.data);
+        }
+        *ret_tensor = tensor;
+    }
+    session_unref(session);
+    return r;
+}
+
+static int make_new(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
+                    enum content content, tcx_tensor_t **ret_tensor) {
+    tcx_array_t array = {.dtype = dtype, .ndim = ndim, .shape = shape};
+    uint64_t nbytes;
+    int r = layout_check_shape(dtype, ndim, shape, &nbytes);
+
+    return r == STATUS_OK ? make(client, &array, nbytes, content, ret_tensor) : r;
+}
+
+int tcx_empty(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
+              tcx_tensor_t **ret_tensor) {
+    return make_new(client, dtype, ndim, shape, ANYTHING, ret_tensor);
+}
+
+int tcx_zeros(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
+              tcx_tensor_t **ret_tensor) {
+    return make_new(client, dtype, ndim, shape, ZEROS, ret_tensor);
+}
+
+int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_tensor_t **ret_tensor) {
+    uint64_t nbytes;
+    int r = layout_check(source, &nbytes);
+
+    return r == STATUS_OK ? make(client, source, nbytes, COPY, ret_tensor) : r;
+}
+
+/* ------------------------------------------------------------------------------------------ views
+ */
+
+int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
+                    uint64_t byte_offset, int readonly, tcx_tensor_t **ret_tensor) {
+    tcx_array_t array = {.dtype = dtype, .ndim = ndim, .shape = shape};
+    uint64_t nbytes;
+    int r = layout_check_shape(dtype, ndim, shape, &nbytes);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    if (byte_offset > tensor->nbytes || nbytes > tensor->nbytes - byte_offset) {
+        return error(STATUS_INVALID,
+                     "a view of %llu bytes at %llu is beyond the tensor's %llu bytes",
+                     (unsigned long long)nbytes, (unsigned long long)byte_offset,
+                     (unsigned long long)tensor->nbytes);
+    }
+    char *data = tensor->array.data ? (char *)tensor->array.data + byte_offset : NULL;
+    if ((uintptr_t)data % layout_itemsize(dtype) != 0) {
+        return error(STATUS_INVALID, "byte offset %llu is not aligned to elements of %zu bytes",
+                     (unsigned long long)byte_offset, layout_itemsize(dtype));
+    }
+    array.data = data;
+    struct tcx_tensor *view = tensor_create(&array, nbytes, NULL);
+    if (!view) {
+        return STATUS_OUT_OF_MEMORY;
+    }
+    view->is_readonly = readonly || tensor->is_readonly;
+    view->storage = tensor->storage ? storage_ref(tensor->storage) : NULL;
+    view->base = tensor->foreign ? tcx_tensor_ref(tensor) : tcx_tensor_ref(tensor->base);
+    *ret_tensor = view;
+    return STATUS_OK;
+}
+
+int tcx_is_shared(tcx_client_t *client, const void *data, size_t nbytes) {
+    struct session *session = client_current(client);
+    struct storage *storage = NULL;
+
+    if (session && session_is_alive(session)) {
+        storage = storage_find_bytes(session, data, nbytes);
+    }
+    storage_unref(storage);
+    session_unref(session);
+    return storage != NULL;
+}
