@@ -1,4 +1,4 @@
-"""Where the first element lies: the offset of a source is added, that of a view is kept, none exported."""
+"""Where the first element lies: a source's offset is added, a view's is kept, none is exported."""
 
 import pytest
 from helpers import SUPPORT, Program

@@ -1,4 +1,4 @@
-"""Our deleter may be called by anybody: a thread without Python, many at once, after the interpreter."""
+"""Our deleter may be called by any thread, by many at once, and after the interpreter is gone."""
 
 import os
 import signal
@@ -50,7 +50,6 @@ def consumer(library, daemon):
     """Runs a program that has the consumer loaded."""
 
     def run(code, *, says=(), code_wanted=0):
-        # Indented alike, so that dedent() leaves the prelude at the margin.
         environment = {"DELETER": library}
         with Program(PRELUDE + code, socket=daemon.path, env=environment) as program:
             for word in says:

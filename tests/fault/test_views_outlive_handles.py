@@ -21,8 +21,9 @@ class Holder:
     def __init__(self, capsule): self.capsule = capsule
     def __dlpack__(self, **_): return self.capsule
     def __dlpack_device__(self): return (1, 0)
+VERSION = (1, 0) if int(np.__version__.split(".")[0]) > 1 else None
 def capsule_view(t):
-    return np.from_dlpack(Holder(t.__dlpack__(max_version=(1, 0) if np.__version__ >= "2.1" else None)))
+    return np.from_dlpack(Holder(t.__dlpack__(max_version=VERSION)))
 def churn():
     gc.collect()
     for i in range(10_000):

@@ -121,16 +121,6 @@ def test_another_device_is_refused(device):
     assert forged.released <= 1
 
 
-@pytest.mark.parametrize("copy", [0, 1, "yes", 2.0])
-def test_copy_is_true_false_or_none(copy):
-    """0 and 1 are as good as False and True; nothing else is."""
-    if copy in (0, 1):
-        assert values(cx.from_dlpack(Producer(given()), copy=bool(copy))) == VALUES.tolist()
-    else:
-        with pytest.raises((TypeError, ValueError)):
-            cx.from_dlpack(Producer(given()), copy=copy)
-
-
 def test_device_and_copy_are_keywords_only():
     with pytest.raises(TypeError):
         cx.from_dlpack(Producer(given()), "cpu")

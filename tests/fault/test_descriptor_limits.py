@@ -1,0 +1,161 @@
+"""Out of descriptors, in a client or in the daemon: a clear error, and it can be tried again."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import wire
+from helpers import Program
+
+from daemon import settle
+
+CLIENT = """
+import resource
+tensor = cx.put("name", np.arange(5 << 20))          # connected, but the segment of "other" is new
+say("ready")
+hear()
+limit = 64
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+files = []
+try:
+    while True:
+        files.append(open(os.devnull))
+except OSError:
+    pass
+for _ in range(3):
+    try:
+        cx.get("other")
+    except cx.Error as error:
+        text = str(error)
+        assert "descriptor" in text, text
+        assert str(limit) in text or "RLIMIT_NOFILE" in text or "ulimit" in text, text
+    else:
+        raise AssertionError("mapped without a descriptor")
+say("refused")
+del files
+assert np.asarray(cx.get("other"))[0] == 7
+del tensor
+cx.delete("name")
+cx.delete("other")
+assert cx.stats()["storages"] == 0, "a reference was lost"
+"""
+
+
+def test_a_client_without_descriptors_gets_an_error_and_can_try_again(daemon):
+    with Program(CLIENT, socket=daemon.path) as program:
+        program.expect("ready")
+        other = 'cx.put("other", np.full(5 << 20, 7))'
+        with Program(other, socket=daemon.path) as writer:
+            writer.finish()
+        program.tell()
+        program.expect("refused")
+        program.finish()
+
+
+def test_a_client_that_cannot_even_connect_says_why(daemon):
+    code = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    files = []
+    try:
+        while True:
+            files.append(open(os.devnull))
+    except OSError:
+        pass
+    try:
+        cx.names()
+    except cx.Error as error:
+        assert "descriptor" in str(error) or "open files" in str(error), error
+    else:
+        raise AssertionError("connected without a descriptor")
+    del files
+    assert cx.names() == []
+    """
+    with Program(code, socket=daemon.path) as program:
+        program.finish()
+
+
+def cpu_ticks(pid) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def at_most(limit):
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def test_a_daemon_without_descriptors_serves_its_clients_and_tells_the_new_ones(start):
+    """Old clients go on; new ones wait or get an answer; and it does not spin meanwhile."""
+    daemon = start(preexec_fn=at_most(80), checked=False)
+    clients, refused = [], 0
+    for _ in range(150):
+        try:
+            clients.append(daemon.connect())
+        except (wire.Dropped, wire.Refused, ConnectionError):
+            refused += 1
+    assert len(clients) >= 20 and refused >= 50
+    for client in clients:
+        assert client.stats()["clients"] == len(clients)
+    clients[0].put("small", b"still works")
+
+    before, rounds = cpu_ticks(daemon.pid), 300
+    for _ in range(rounds):
+        assert clients[1].get("small")["grant"]["nbytes"] == 11
+    ticks = cpu_ticks(daemon.pid) - before
+    assert ticks < 100, f"{ticks / 100} s of CPU for {rounds} requests: the daemon spins"
+
+    clients[0].delete("small")
+    for client in clients:
+        client.close()
+    with settle(lambda: connects(daemon), "a place for a new client") as late:
+        assert late.stats()["storages"] == 0
+    daemon.settle_clean()
+
+
+def connects(daemon):
+    try:
+        return daemon.connect()
+    except (wire.Dropped, wire.Refused, ConnectionError):
+        return None
+
+
+def test_a_daemon_without_descriptors_refuses_segments_and_keeps_its_word(start):
+    daemon = start(preexec_fn=at_most(64), checked=False)
+    with daemon.connect() as client:
+        grants = []
+        with pytest.raises(wire.Refused) as refused:
+            for _ in range(100):
+                grants.append(client.alloc(17 << 20))  # each a segment of its own
+        assert len(grants) >= 10
+        assert "descriptor" in refused.value.text or "open files" in refused.value.text
+        client.release(*[(grant["storage"], 1) for grant in grants])
+        assert client.alloc(17 << 20)["nbytes"] == 17 << 20
+
+
+def test_the_daemon_raises_its_soft_limit(start):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard <= 256:
+        pytest.skip("the hard limit leaves no room to raise the soft one")
+    daemon = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard)))
+    soft, _ = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard
+
+
+def test_ten_thousand_small_tensors_need_few_descriptors(daemon):
+    code = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    kept = [cx.put(f"t/{i}", np.full(1024, i, np.float32)) for i in range(10_000)]
+    assert all(kept[i][0].item() == i for i in range(0, 10_000, 100))
+    say("here")
+    hear()
+    for name in cx.names():
+        cx.delete(name)
+    """
+    with Program(code, socket=daemon.path) as program:
+        program.expect("here")
+        assert len(os.listdir(f"/proc/{daemon.pid}/fd")) < 50
+        assert len(os.listdir(f"/proc/{program.pid}/fd")) < 50
+        program.tell()
+        program.finish()

@@ -1,0 +1,196 @@
+"""Where the socket lies: too long, somebody else's, a link, a plain file, gone."""
+
+import os
+import shutil
+import socket
+import subprocess
+
+import pytest
+from helpers import Program
+
+from daemon import PROGRAM, Daemon, bare_environment, settle
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chown to another user")
+STRANGER = 12345
+
+SAYS_WHY = """
+try:
+    cx.connect(autostart=len(sys.argv) > 1)
+except (cx.Error, ValueError) as error:
+    say(type(error).__name__, error)
+else:
+    say("connected")
+"""
+
+
+def client_says(path, *autostart) -> str:
+    environment = {"TENSORCX_AUTOSTART": "1"} if autostart else {}
+    with Program(SAYS_WHY, *autostart, socket=path, env=environment) as program:
+        line = program.line()
+        program.finish()
+    return line
+
+
+def daemon_says(path) -> str:
+    """What tensorcxd writes when it refuses that socket."""
+    run = subprocess.run(
+        [PROGRAM, "--socket", path], capture_output=True, text=True, timeout=60,
+        env=bare_environment(), check=False,
+    )  # fmt: skip
+    assert run.returncode > 0, "the daemon served there"
+    return run.stderr
+
+
+def path_of(length, folder, filler="x") -> str:
+    path = f"{folder}/"
+    while len(os.fsencode(path)) < length:
+        path += filler
+    return path
+
+
+@pytest.mark.parametrize("filler", ["x", " ", "ä"], ids=["plain", "blanks", "utf-8"])
+def test_a_path_of_107_bytes_works(folder, filler):
+    if (107 - len(folder) - 1) % len(filler.encode()):
+        folder += "/"
+    path = path_of(107, folder, filler)
+    assert len(os.fsencode(path)) == 107
+    with Daemon(folder, "--idle-exit", "0", socket_name=os.path.basename(path)):
+        assert client_says(path) == "connected"
+
+
+@pytest.mark.parametrize("length", [108, 109, 300, 5000])
+def test_a_longer_path_is_refused_with_the_limit(folder, length):
+    path = path_of(length, folder)
+    for text in client_says(path), client_says(path, "autostart"), daemon_says(path):
+        assert "107" in text and str(length) in text, text
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "fifo"])
+def test_what_is_no_socket_is_refused_and_left_alone(folder, kind):
+    path = f"{folder}/d.sock"
+    if kind == "file":
+        with open(path, "w") as file:
+            file.write("precious")
+    elif kind == "folder":
+        os.mkdir(path)
+    else:
+        os.mkfifo(path)
+    for text in client_says(path), client_says(path, "autostart"), daemon_says(path):
+        assert path in text and "socket" in text, text
+    assert os.path.exists(path)
+    if kind == "file":
+        with open(path) as file:
+            assert file.read() == "precious"
+
+
+@pytest.mark.parametrize("target", ["real.sock", "nowhere"])
+def test_a_link_is_refused(folder, target):
+    path = f"{folder}/d.sock"
+    os.symlink(f"{folder}/{target}", path)
+    with Daemon(folder, "--idle-exit", "0", socket_name="real.sock"):
+        for text in client_says(path), client_says(path, "autostart"), daemon_says(path):
+            assert path in text and "link" in text, text
+    assert os.path.islink(path)
+
+
+def test_a_link_in_place_of_the_folder_is_refused(folder):
+    os.mkdir(f"{folder}/real", 0o700)
+    os.symlink(f"{folder}/real", f"{folder}/link")
+    with Daemon(f"{folder}/real", "--idle-exit", "0"):
+        assert "link" in client_says(f"{folder}/link/d.sock")
+    assert "link" in daemon_says(f"{folder}/link/d.sock")
+
+
+@ROOT_ONLY
+def test_a_socket_of_somebody_else_is_not_talked_to(folder):
+    path = f"{folder}/d.sock"
+    with Daemon(folder, "--idle-exit", "0"):
+        os.chown(path, STRANGER, STRANGER)
+        text = client_says(path)
+        assert str(STRANGER) in text and "own" in text, text
+
+
+@ROOT_ONLY
+def test_a_folder_of_somebody_else_is_not_used(folder):
+    os.mkdir(f"{folder}/theirs", 0o700)
+    os.chown(f"{folder}/theirs", STRANGER, STRANGER)
+    path = f"{folder}/theirs/d.sock"
+    for text in client_says(path, "autostart"), daemon_says(path):
+        assert str(STRANGER) in text and "own" in text, text
+    assert os.listdir(f"{folder}/theirs") == []
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(folder):
+    os.mkdir(f"{folder}/open")
+    os.chmod(f"{folder}/open", 0o777)
+    path = f"{folder}/open/d.sock"
+    for text in client_says(path, "autostart"), daemon_says(path):
+        assert f"{folder}/open" in text, text
+    assert os.listdir(f"{folder}/open") == []
+
+
+def test_the_folder_is_made_if_its_parent_is_there(folder):
+    path = f"{folder}/made/d.sock"
+    with Program(
+        "cx.connect(); cx.stop()", socket=path, env={"TENSORCX_AUTOSTART": "1"}
+    ) as program:
+        program.finish()
+    mode = os.stat(f"{folder}/made").st_mode
+    assert mode & 0o777 == 0o700
+    missing = f"{folder}/not/there/d.sock"
+    assert f"{folder}/not" in client_says(missing, "autostart")
+
+
+def test_the_socket_is_for_its_owner_only(daemon):
+    assert os.stat(daemon.path).st_mode & 0o777 == 0o600
+
+
+def test_a_socket_removed_while_running_comes_back(daemon):
+    """A cleaner or a logout took the file: old clients go on, new ones find it again."""
+    code = """
+    cx.put("x", np.arange(3))
+    say("ready")
+    hear()
+    assert cx.names() == ["x"]
+    cx.delete("x")
+    """
+    with Program(code, socket=daemon.path) as program:
+        program.expect("ready")
+        os.unlink(daemon.path)
+        settle(daemon.path.exists, "a new socket file")
+        assert client_says(daemon.path) == "connected"
+        program.tell()
+        program.finish()
+    assert client_says(daemon.path) == "connected"
+
+
+def test_a_folder_removed_while_running_does_not_end_it(start, folder):
+    daemon = start(checked=False)
+    with daemon.connect() as client:
+        client.put("x", b"abc")
+        shutil.rmtree(daemon.path.parent)
+        for _ in range(20):
+            assert client.get("x")["grant"]["nbytes"] == 3
+        client.delete("x")
+
+
+def test_a_foreign_file_in_place_of_the_socket_is_left_alone(start):
+    daemon = start(checked=False)
+    with daemon.connect() as client:
+        os.unlink(daemon.path)
+        daemon.path.write_text("precious")
+        for _ in range(20):
+            client.stats()
+        daemon.process.terminate()
+        daemon.process.wait(60)
+    assert not daemon.path.exists() or daemon.path.read_text() == "precious"
+
+
+def test_a_stale_socket_of_a_killed_daemon_is_taken_over(folder):
+    path = f"{folder}/d.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(path)
+    assert "DaemonUnavailable" in client_says(path)
+    with Daemon(folder, "--idle-exit", "0"):
+        assert client_says(path) == "connected"
