@@ -21,6 +21,8 @@ def view_of(value: object) -> Array | None:
     """An array on the memory that `value` shows, without a copy; None: it shows none."""
     if isinstance(value, np.ndarray):
         return value
+    if isinstance(value, np.generic):
+        return None  # some show bytes instead of what they are
     if hasattr(value, "__dlpack__"):
         return _view_by_dlpack(value)
     return _view_by_buffer(value)

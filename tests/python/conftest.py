@@ -8,8 +8,7 @@ import tensorcx as cx
 
 import daemon as d
 
-# What must be gone after each test; the one client is the test process itself.
-NOTHING_LEFT = {"storages": 0, "bytes": 0, "names": 0, "waiting": 0, "holds": 0, "clients": 1}
+LEFT = ("storages", "bytes", "names", "waiting", "holds", "clients")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,22 +29,24 @@ def daemon():
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(daemon):
+def nothing_left(request, daemon):
     """Fails a test that leaves a name, a storage, a waiting call or a client behind."""
+    before = cx.stats()  # all 0 but one client, us; unless a test before failed
     yield
+    request.node.funcargs.clear()  # pytest would keep the values of fixtures until later
     left = {}
 
-    def is_empty():
+    def is_as_before():
         nonlocal left
         gc.collect()
         stats = cx.stats()
-        left = {key: stats[key] for key, wanted in NOTHING_LEFT.items() if stats[key] != wanted}
+        left = {key: stats[key] - before[key] for key in LEFT if stats[key] > before[key]}
         return not left
 
     try:
-        d.settle(is_empty)
+        d.settle(is_as_before, deadline=10)
     except AssertionError as error:
-        names = cx.names()
-        for name in names:  # so that the next test starts clean
+        raise AssertionError(f"left behind: {left}, names {cx.names()}") from error
+    finally:
+        for name in cx.names():  # so that the next test starts clean
             cx.delete(name)
-        raise AssertionError(f"left behind: {left}, names {names}") from error
