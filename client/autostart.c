@@ -29,8 +29,7 @@ enum { READY_FD = 3 };
 
 extern char **environ;
 
-/* ----------------------------------------------------------------------------- finding the program
- */
+/* -------------------------------------------------------------------------- finding the program */
 
 static int is_program(const char *path) {
     return access(path, X_OK) == 0;
@@ -95,8 +94,7 @@ static int find_program(char program[PATH_MAX]) {
         "not in " TENSORCX_PREFIX "/bin, not in PATH (TENSORCXD can name it)");
 }
 
-/* --------------------------------------------------------------------------------------- starting
- */
+/* ------------------------------------------------------------------------------------- starting */
 
 /* posix_spawn, so that nothing of the application runs in the new process, not even its fork
  * handlers. The daemon shakes off by itself what else it inherits. */

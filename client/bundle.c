@@ -27,8 +27,7 @@ static int copy_index(struct tcx_bundle *bundle, const struct desc *desc, size_t
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------ referred storages
- */
+/* ---------------------------------------------------------------------------- referred storages */
 
 /* Asks for holds on `count` storages. What comes is turned into storages, or given back. */
 static int hold(struct session *session, const uint64_t *ids, size_t count,
@@ -93,8 +92,7 @@ static int find_storages(struct session *session, const uint64_t *ids, size_t co
     return r;
 }
 
-/* -------------------------------------------------------------------------------------- its items
- */
+/* ------------------------------------------------------------------------------------ its items */
 
 /* Pointers to all keys: how many there are is known only after a first look. */
 static const char *count_keys(struct index_reader reader, size_t *ret_count) {
@@ -208,8 +206,7 @@ int bundle_open(struct session *session, struct storage *storage, const struct d
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------------ public
- */
+/* --------------------------------------------------------------------------------------- public */
 
 tcx_bundle_t *tcx_bundle_ref(tcx_bundle_t *bundle) {
     if (bundle) {

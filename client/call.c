@@ -8,104 +8,14 @@
 
 #include "clock.h"
 #include "error.h"
+#include "outbox.h"
 #include "segment.h"
 #include "storage.h"
 
 /* How long the answer to a cancelled call is waited for. */
 #define GRACE_NS NS_PER_S
 
-/* --------------------------------------------------------------------------------------- sending
- */
-
-/* A message the socket did not take. */
-struct queued {
-    struct queued *next; /* owned: session::queue */
-    size_t nbytes;
-    char bytes[];
-};
-
-enum sent { SENT, LATER, TOO_LONG, NO_MEMORY, GONE };
-
-static enum sent enqueue(struct session *session, const struct frame *frame) {
-    size_t nbytes = frame_nbytes(frame);
-    struct queued *queued = malloc(sizeof *queued + nbytes);
-
-    if (!queued) {
-        return NO_MEMORY;
-    }
-    queued->next = NULL;
-    queued->nbytes = nbytes;
-    frame_flatten(frame, queued->bytes);
-    *session->queue_end = queued;
-    session->queue_end = &queued->next;
-    return SENT;
-}
-
-static void dequeue(struct session *session) {
-    struct queued *first = session->queue;
-
-    session->queue = first->next;
-    if (!session->queue) {
-        session->queue_end = &session->queue;
-    }
-    free(first);
-}
-
-/* What a negative errno from sending means. */
-static enum sent after_send(struct session *session, int r) {
-    switch (r) {
-    case 0:
-        return SENT;
-    case -EAGAIN:
-    case -ENOBUFS:
-    case -ENOMEM:
-        return LATER;
-    case -EMSGSIZE:
-        return TOO_LONG;
-    case -EPIPE:
-    case -ECONNRESET:
-        session_die(session, "it has ended");
-        return GONE;
-    default:
-        session_die(session, "sending failed: %s", strerror(-r));
-        return GONE;
-    }
-}
-
-static void flush(struct session *session) {
-    while (session->queue) {
-        int socket = session_socket(session);
-        if (socket < 0) {
-            return;
-        }
-        int r = connection_send_bytes(socket, session->queue->bytes, session->queue->nbytes, -1);
-        if (after_send(session, r) != SENT) {
-            return;
-        }
-        dequeue(session);
-    }
-}
-
-/* Sends or queues one message, after those that wait already. Sets no error text. */
-static enum sent send_frame(struct session *session, const struct frame *frame) {
-    flush(session);
-    int socket = session_socket(session);
-    if (socket < 0) {
-        return GONE;
-    }
-    if (session->queue) {
-        return enqueue(session, frame);
-    }
-    enum sent sent = after_send(session, connection_send(socket, frame));
-    return sent == LATER ? enqueue(session, frame) : sent;
-}
-
-void call_note(struct session *session, const struct frame *frame) {
-    send_frame(session, frame);
-}
-
-/* ----------------------------------------------------------------------------------- call records
- */
+/* --------------------------------------------------------------------------------- call records */
 
 static struct call *find(struct session *session, uint32_t request) {
     struct call *call = session->calls;
@@ -183,9 +93,6 @@ void calls_destroy(struct session *session) {
     while (session->calls) {
         destroy(session, session->calls);
     }
-    while (session->queue) {
-        dequeue(session);
-    }
 }
 
 const void *call_fixed(const struct call *call) {
@@ -199,8 +106,7 @@ const void *call_tail(const struct call *call, size_t *ret_nbytes) {
     return (const char *)call->body + fixed;
 }
 
-/* ------------------------------------------------------------------------------------- receiving
- */
+/* ------------------------------------------------------------------------------------ receiving */
 
 /* Undoes a reply that nobody waits for. */
 static void take_back(struct session *session, uint16_t opcode, const void *body, size_t nbytes) {
@@ -279,32 +185,35 @@ static void accept_reply(struct session *session, size_t nbytes, int fd) {
     deliver(session, call, header, fd);
 }
 
-/* Takes in everything that has come. Lock held. */
-static void receive_all(struct session *session) {
-    for (;;) {
-        int socket = session_socket(session);
+/* Whether a thread waits for another reply than that of `call`. */
+static int others_wait(const struct session *session, const struct call *call) {
+    for (const struct call *other = session->calls; other; other = other->next) {
+        if (other != call && other->state == CALL_SENT) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Takes in what has come, until the reply to `call` is there and nobody else waits. Lock held. */
+static void receive(struct session *session, const struct call *call) {
+    while (call->state == CALL_SENT || others_wait(session, call)) {
         int fd = -1;
-        if (socket < 0) {
-            return;
-        }
-        int n = connection_receive(socket, session->received, WIRE_MESSAGE_MAX, &fd);
-        if (n == -EAGAIN) {
-            return;
-        }
-        if (n == 0 || n == -ECONNRESET) {
+        int n = connection_receive(session->socket, session->received, WIRE_MESSAGE_MAX, &fd);
+        if (n > 0) {
+            accept_reply(session, (size_t)n, fd);
+        } else if (n == 0 || n == -ECONNRESET) {
             session_die(session, "it has ended");
-            return;
-        }
-        if (n < 0) {
+        } else if (n != -EAGAIN) {
             session_die(session, "receiving failed: %s", strerror(-n));
+        }
+        if (n == -EAGAIN || session->socket < 0) {
             return;
         }
-        accept_reply(session, (size_t)n, fd);
     }
 }
 
-/* --------------------------------------------------------------------------------------- waiting
- */
+/* -------------------------------------------------------------------------------------- waiting */
 
 /* Somebody must poll while anybody waits. */
 static void wake_a_reader(struct session *session) {
@@ -321,25 +230,22 @@ static void wake_a_reader(struct session *session) {
 
 /* Polls the socket for all who wait, at most `ns`. Returns false when a signal came. Lock held,
  * given up meanwhile. */
-static int read_for_all(struct session *session, int64_t ns) {
-    struct pollfd poller = {.fd = session_socket(session),
-                            .events = (short)(POLLIN | (session->queue ? POLLOUT : 0))};
+static int read_for_all(struct session *session, const struct call *call, int64_t ns) {
+    struct pollfd poller = {.fd = session->socket,
+                            .events = (short)(POLLIN | (session->outbox ? POLLOUT : 0))};
     struct timespec time = clock_timespec(ns);
 
-    if (poller.fd < 0) {
-        return 1;
-    }
     session->has_reader = 1;
     session_unlock(session);
     int n = ppoll(&poller, 1, &time, NULL);
-    int interrupted = n < 0 && errno == EINTR;
+    int undisturbed = n >= 0 || errno != EINTR;
     session_lock(session);
     session->has_reader = 0;
-    if (n > 0) {
-        receive_all(session);
-        flush(session);
+    if (session_socket(session) >= 0 && n > 0) {
+        receive(session, call);
+        outbox_flush(session);
     }
-    return !interrupted;
+    return undisturbed;
 }
 
 /* Sleeps until another thread, which polls, has our reply or gives up the role. */
@@ -385,11 +291,11 @@ static int await(struct session *session, struct call *call, int64_t deadline) {
         if (session->has_reader) {
             sleep_beside_reader(session, call, until);
         } else {
-            undisturbed = read_for_all(session, until > now ? until - now : 0);
+            undisturbed = read_for_all(session, call, until > now ? until - now : 0);
         }
         if (call->state == CALL_SENT && (!undisturbed || clock_now() >= look)) {
             if (interrupted(session)) {
-                r = call->state == CALL_SENT ? STATUS_INTERRUPTED : STATUS_OK;
+                r = STATUS_INTERRUPTED;
                 break;
             }
             look = clock_after(SLICE_NS);
@@ -399,8 +305,7 @@ static int await(struct session *session, struct call *call, int64_t deadline) {
     return r;
 }
 
-/* ----------------------------------------------------------------------------------------- calls
- */
+/* ---------------------------------------------------------------------------------------- calls */
 
 /* Turns a finished wait into the caller's result. Lock held. */
 static int finish(struct session *session, struct call *call, struct call **ret_call) {
@@ -420,8 +325,16 @@ static int finish(struct session *session, struct call *call, struct call **ret_
     return r;
 }
 
-static int give_up(struct call *call, int status) {
-    call->state = CALL_GIVEN_UP;
+/* Nobody wants the reply any more, whether it has come or not. Lock held. */
+static int give_up(struct session *session, struct call *call, int status) {
+    if (call->state == CALL_SENT) {
+        call->state = CALL_GIVEN_UP;
+    } else {
+        if (call->status == STATUS_OK) {
+            take_back(session, call->opcode, call->body, call->body_nbytes);
+        }
+        destroy(session, call);
+    }
     return error_plain(status);
 }
 
@@ -452,7 +365,7 @@ static int start(struct session *session, const struct frame *frame, struct call
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
     numbered.header.request = call->request;
-    enum sent sent = send_frame(session, &numbered);
+    enum sent sent = outbox_send(session, &numbered);
     if (sent != SENT) {
         destroy(session, call);
         return error_unsent(session, frame, sent);
@@ -474,10 +387,10 @@ int call_run(struct session *session, const struct frame *frame, int64_t extra_n
     if (r == STATUS_OK) {
         r = await(session, call, clock_after(patience));
         if (r == STATUS_TIMEOUT) {
-            give_up(call, r);
+            give_up(session, call, r);
             error_silent(session, patience);
         } else if (r == STATUS_INTERRUPTED) {
-            give_up(call, r);
+            give_up(session, call, r);
         } else {
             r = finish(session, call, ret_call);
         }
@@ -508,7 +421,7 @@ int call_run_until(struct session *session, const struct frame *frame, int64_t t
             r = await(session, call, clock_after(GRACE_NS));
         }
         if (r == STATUS_TIMEOUT || r == STATUS_INTERRUPTED) {
-            give_up(call, r);
+            give_up(session, call, r);
         } else {
             r = finish(session, call, ret_call);
         }
@@ -534,6 +447,10 @@ int call_await_end(struct session *session) {
     return r == STATUS_LOST ? STATUS_OK : r;
 }
 
+void call_note(struct session *session, const struct frame *frame) {
+    outbox_send(session, frame);
+}
+
 int call_detach(struct session *session, const struct frame *frame) {
     struct frame numbered = *frame;
     struct call *call = create(session, frame->header.opcode);
@@ -543,7 +460,7 @@ int call_detach(struct session *session, const struct frame *frame) {
     }
     call->state = CALL_GIVEN_UP;
     numbered.header.request = call->request;
-    if (send_frame(session, &numbered) != SENT) {
+    if (outbox_send(session, &numbered) != SENT) {
         destroy(session, call);
         return 0;
     }

@@ -28,8 +28,7 @@ static int check_name(const char *name) {
         .fd = -1                                                                               \
     }
 
-/* ------------------------------------------------------------------------------------------- get
- */
+/* ------------------------------------------------------------------------------------------ get */
 
 /* What came for a GET, out of the reply. */
 struct found {
@@ -149,8 +148,7 @@ int tcx_delete(tcx_client_t *client, const char *name) {
     return r;
 }
 
-/* ----------------------------------------------------------------------------------- stat and list
- */
+/* -------------------------------------------------------------------------------- stat and list */
 
 /* Reports one entry. STATUS_INTERNAL: its description makes no sense. */
 static int report(const struct wire_entry *wire, const char *encoded, const char *name,

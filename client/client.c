@@ -82,8 +82,7 @@ const char *tcx_client_socket(const tcx_client_t *client) {
     return client->path;
 }
 
-/* ------------------------------------------------------------------------------------ connecting
- */
+/* ----------------------------------------------------------------------------------- connecting */
 
 /* One more reference to the current session if it lives. Lock held. */
 static struct session *current(struct tcx_client *client) {

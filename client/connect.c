@@ -25,8 +25,7 @@
 /* How one attempt ended; failures set the error text. */
 enum outcome { CONNECTED, NOBODY, BUSY, CLOSED, FAILED };
 
-/* ------------------------------------------------------------------------------------ the socket
- */
+/* ----------------------------------------------------------------------------------- the socket */
 
 static enum outcome after_connect(int number, const char *path, int *ret_status) {
     switch (number) {
@@ -79,8 +78,7 @@ static enum outcome open_socket(struct session *session, int *ret_status) {
     return CONNECTED;
 }
 
-/* ----------------------------------------------------------------------------------------- HELLO
- */
+/* ---------------------------------------------------------------------------------------- HELLO */
 
 /* Maps the life page: the daemon sees it go when this process ends, and not before. A child of a
  * fork must not keep it. Lock held. */
@@ -152,8 +150,7 @@ static int greet(struct session *session) {
     return r;
 }
 
-/* -------------------------------------------------------------------------------------- attempts
- */
+/* ------------------------------------------------------------------------------------- attempts */
 
 static enum outcome try_once(const char *path, const struct patience *patience,
                              struct session **ret_session, int *ret_status) {

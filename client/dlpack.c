@@ -38,8 +38,7 @@ static void release_legacy(void *managed) {
     }
 }
 
-/* ---------------------------------------------------------------------------------- the contract
- */
+/* --------------------------------------------------------------------------------- the contract */
 
 static int is_exchanged(DLDataType dtype) {
     return dtype.lanes == 1 &&
@@ -108,8 +107,7 @@ static int check(const DLTensor *tensor, tcx_array_t *ret_array, uint64_t *ret_n
     return r;
 }
 
-/* ------------------------------------------------------------------------------------------ import
- */
+/* --------------------------------------------------------------------------------------- import */
 
 /* A tensor on the foreign memory, which it owns from now on. Memory that is a storage of this
  * client's is known again. */
@@ -188,8 +186,7 @@ int tcx_from_dlpack_legacy(tcx_client_t *client, struct DLManagedTensor *managed
     return import_tensor(client, &import, copy, ret_tensor);
 }
 
-/* ------------------------------------------------------------------------------------------ export
- */
+/* --------------------------------------------------------------------------------------- export */
 
 /* Shape and strides are the tensor's own, which the reference keeps; the offset is in `data`,
  * because some consumers ignore byte_offset. */

@@ -26,8 +26,7 @@ struct item_head {
 _Static_assert(sizeof(struct head) == 16 && sizeof(struct item_head) == 16,
                "other processes read it");
 
-/* ---------------------------------------------------------------------------------------- writing
- */
+/* -------------------------------------------------------------------------------------- writing */
 
 static void append(struct index_writer *writer, const void *bytes, size_t nbytes) {
     if (writer->nbytes + nbytes > writer->capacity) {
@@ -88,8 +87,7 @@ void index_free(struct index_writer *writer) {
     *writer = (struct index_writer){0};
 }
 
-/* ---------------------------------------------------------------------------------------- reading
- */
+/* -------------------------------------------------------------------------------------- reading */
 
 static size_t left(const struct index_reader *reader) {
     return (size_t)(reader->end - reader->at);

@@ -19,8 +19,7 @@
 #define INDEX_DEPTH_MAX 64
 #define INDEX_KEY_MAX   65535
 
-/* ---------------------------------------------------------------------------------------- writing
- */
+/* -------------------------------------------------------------------------------------- writing */
 
 struct index_writer {
     char *bytes; /* owned */
@@ -40,8 +39,7 @@ void index_add(struct index_writer *writer, const char *const *path, size_t dept
 
 void index_free(struct index_writer *writer);
 
-/* ---------------------------------------------------------------------------------------- reading
- */
+/* -------------------------------------------------------------------------------------- reading */
 
 struct index_reader {
     const char *at; /* borrowed: the caller's copy of the index */

@@ -138,7 +138,7 @@ void layout_describe(const tcx_array_t *array, uint64_t byte_offset, uint32_t fl
     shape_strides(array->ndim, array->shape, ret_desc->strides);
 }
 
-/* ------------------------------------------------------------------------------------- packing */
+/* -------------------------------------------------------------------------------------- packing */
 
 /* The loops a copy needs: dimensions of size 1 left out, neighbours that lie together joined. The
  * innermost is the last. Addresses are computed as unsigned numbers: strides may be anything. */

@@ -35,8 +35,7 @@ struct pack {
     struct index_writer index;
 };
 
-/* ------------------------------------------------------------------------------------------- paths
- */
+/* ---------------------------------------------------------------------------------------- paths */
 
 static int error_at(const tcx_item_t *item, int status, const char *text) {
     char path[256];
@@ -104,8 +103,7 @@ static int check_paths_differ(const struct pack *pack) {
     return STATUS_OK;
 }
 
-/* ----------------------------------------------------------------------------------------- memory
- */
+/* --------------------------------------------------------------------------------------- memory */
 
 static int is_private(const struct entry *entry) {
     return entry->item->array && !entry->storage;
@@ -266,8 +264,7 @@ static void pack_fini(struct pack *pack) {
     free(pack->entries);
 }
 
-/* --------------------------------------------------------------------------------------- putting
- */
+/* -------------------------------------------------------------------------------------- putting */
 
 /* The packed bytes: arrays, then the index. */
 static void write_pack(const struct pack *pack, char *to) {

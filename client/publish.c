@@ -101,7 +101,7 @@ int publish_bytes(struct session *session, const struct publication *publication
     return r;
 }
 
-/* ---------------------------------------------------------------------------------- one tensor */
+/* ----------------------------------------------------------------------------------- one tensor */
 
 /* Makes the caller's tensor, if it wants one, from a storage that has been put. Takes it. */
 static int hand_out(struct storage *storage, const struct desc *desc,

@@ -110,8 +110,7 @@ void segment_populate(struct segment *segment, uint64_t offset, uint64_t nbytes)
     }
 }
 
-/* ------------------------------------------------------------------------- when segments are gone
- */
+/* ----------------------------------------------------------------------- when segments are gone */
 
 /* Moves segments for which `is_gone` holds from session::mapped to session::doomed. */
 static void doom(struct session *session, int (*is_gone)(struct session *, struct segment *)) {

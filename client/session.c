@@ -16,6 +16,7 @@
 #include "fork.h"
 #include "log.h"
 #include "messages.h"
+#include "outbox.h"
 #include "segment.h"
 #include "storage.h"
 
@@ -35,7 +36,7 @@ struct session *session_create(const struct patience *patience, const char *path
     session->patience = *patience;
     snprintf(session->path, sizeof session->path, "%s", path);
     session->socket = -1;
-    session->queue_end = &session->queue;
+    session->outbox_end = &session->outbox;
     fork_add_session(session);
     return session;
 }
@@ -44,6 +45,7 @@ static void destroy(struct session *session) {
     fork_remove_session(session);
     assert(!session->by_id && !atomic_load(&session->released)); /* each holds a reference */
     calls_destroy(session);
+    outbox_destroy(session);
     segments_destroy(session);
     if (session->socket >= 0) {
         session_socket(session); /* forgets a number that is not ours any more */

@@ -51,13 +51,15 @@ struct session {
     char why[160];      /* it died */
     void *life_page;    /* owned mapping, one page; NULL: none */
 
+    /* outbox.c */
+    struct queued *outbox;      /* owned: messages the socket did not take, oldest first */
+    struct queued **outbox_end; /* borrowed: where the next one is linked */
+
     /* call.c */
     struct call *calls; /* owned */
     uint32_t last_request;
-    int has_reader;            /* a thread polls the socket */
-    struct queued *queue;      /* owned: messages the socket did not take, oldest first */
-    struct queued **queue_end; /* borrowed: where the next one is linked */
-    char *received;            /* owned: WIRE_MESSAGE_MAX bytes */
+    int has_reader; /* a thread polls the socket */
+    char *received; /* owned: WIRE_MESSAGE_MAX bytes */
 
     /* segment.c */
     void *segments;         /* owned: tree of struct segment by id */

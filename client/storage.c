@@ -72,8 +72,7 @@ struct storage *storage_find_bytes(struct session *session, const void *data, si
     return found;
 }
 
-/* ---------------------------------------------------------------------------------- from a grant
- */
+/* --------------------------------------------------------------------------------- from a grant */
 
 /* Removes the object from the trees and gives up what it holds here. Lock held. */
 static void forget(struct session *session, struct storage *storage) {
@@ -193,8 +192,7 @@ void storage_populate(struct storage *storage) {
     }
 }
 
-/* --------------------------------------------------------------------------------------- release
- */
+/* -------------------------------------------------------------------------------------- release */
 
 void storage_unref(struct storage *storage) {
     uint64_t state;

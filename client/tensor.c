@@ -71,8 +71,7 @@ void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
     };
 }
 
-/* ------------------------------------------------------------------------------------ in storages
- */
+/* ---------------------------------------------------------------------------------- in storages */
 
 int tensor_from_desc(struct storage *storage, const struct desc *desc, int readonly,
                      const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
@@ -192,8 +191,7 @@ int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_tensor_t **ret
     return r == STATUS_OK ? make(client, source, nbytes, COPY, ret_tensor) : r;
 }
 
-/* ------------------------------------------------------------------------------------------ views
- */
+/* ---------------------------------------------------------------------------------------- views */
 
 int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
                     uint64_t byte_offset, int readonly, tcx_tensor_t **ret_tensor) {
