@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +67,7 @@ class Run:
 
     answers: list[Vectors]
     seconds: float
-    memory: int
+    memory: int  # bytes, of the workers, this process and the daemon
     load_seconds: float  # until the worker that joined later had its weights
 
     def vectors(self) -> Vectors:
@@ -83,7 +84,7 @@ def serve(pool: Pool) -> Run:
     start = time.perf_counter()
     answers = pool.run(BATCHES * ROUNDS, DEADLY_JOB)
     seconds = time.perf_counter() - start
-    processes = [os.getpid(), *(worker.pid for worker in pool.workers)]
+    processes = [cx.stats()["pid"], os.getpid(), *(worker.pid for worker in pool.workers)]
     return Run(answers, seconds, sum(map(memory, processes)), pool.replacements[0].load_seconds)
 
 
@@ -99,44 +100,55 @@ def memory(pid: int) -> int:
 
 
 class Ledger:
-    """Prints what the daemon holds beyond what it held at the start, and the time."""
+    """Prints what the daemon holds for this program, and when."""
 
     def __init__(self) -> None:
-        self.at_start = cx.stats()
-        self.restart_clock()
+        self.clock = time.perf_counter()
+        self.others = cx.stats()  # another program of this user may have something there
+
+    def used(self) -> int:
+        """Bytes that a name or a process still needs."""
+        return int(cx.stats()["bytes"] - self.others["bytes"])
+
+    def warm(self) -> int:
+        """Bytes that are free, but not yet given back to the system."""
+        return int(cx.stats()["warm_bytes"])
+
+    def committed(self) -> int:
+        """Bytes taken from the system and in use."""
+        now, before = cx.stats(), self.others
+        in_use = now["committed_bytes"] - now["warm_bytes"]
+        return int(in_use - (before["committed_bytes"] - before["warm_bytes"]))
 
     def restart_clock(self) -> None:
         self.clock = time.perf_counter()
 
-    def holds(self, key: str = "bytes") -> int:
-        return int(cx.stats()[key]) - int(self.at_start[key])
+    def enter(self, what: str, nbytes: int) -> None:
+        print(f"  {time.perf_counter() - self.clock:7.3f} s   {mb(nbytes):>8}   {what}")
 
-    def enter(self, what: str, key: str = "bytes") -> None:
-        seconds = time.perf_counter() - self.clock
-        print(f"  {seconds:7.3f} s   {mb(self.holds(key)):>8}   {what}")
-
-    def enter_when_free(self, what: str, key: str = "bytes") -> bool:
+    def enter_when_zero(self, what: str, measure: Callable[[], int]) -> bool:
         """Waits until nothing is left, at most 20 s; whether that came to pass."""
         deadline = time.perf_counter() + 20
-        while self.holds(key) > 0 and time.perf_counter() < deadline:
+        while measure() > 0 and time.perf_counter() < deadline:
             time.sleep(0.001)
-        self.enter(what, key)
-        return self.holds(key) <= 0
+        self.enter(what, measure())
+        return measure() <= 0
 
 
 def give_back(name: str, pool: Pool, ledger: Ledger) -> bool:
     """Deletes the name, lets the workers go one by one; whether the memory was freed."""
     print("\nheld by the daemon")
     ledger.restart_clock()
-    ledger.enter(f"name and {len(pool.workers)} workers")
+    ledger.enter(f"name and {len(pool.workers)} workers", ledger.used())
     cx.delete(name)
-    ledger.enter("name deleted; the workers can go on")
+    ledger.enter("name deleted; the workers can go on", ledger.used())
     *leaving, last = pool.workers
     for worker in leaving:
         worker.stop()
-        ledger.enter(f"process {worker.pid} ended")
+        ledger.enter(f"process {worker.pid} ended", ledger.used())
     last.kill()
-    return ledger.enter_when_free(f"process {last.pid} killed with SIGKILL: the last user")
+    what = f"process {last.pid} killed with SIGKILL: the last user is gone"
+    return ledger.enter_when_zero(what, ledger.used)
 
 
 # --- what is printed ------------------------------------------------------------------------------
@@ -144,6 +156,10 @@ def give_back(name: str, pool: Pool, ledger: Ledger) -> bool:
 
 def mb(nbytes: int) -> str:
     return f"{nbytes / 1e6:.1f} MB"
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
 
 
 def show_serving(pool: Pool, run: Run) -> None:
@@ -171,19 +187,13 @@ def show_pairs(vectors: Vectors) -> bool:
 
 def show_table(shared: Run, private: Run, committed: int) -> None:
     def row(what: str, left: str, right: str) -> None:
-        print(f"{what:46}{left:>12}{right:>12}")
+        print(f"{what:40}{left:>12}{right:>12}")
 
     print()
     row("weights", "shared", "private")
-    row(
-        f"memory of all {WORKERS + 1} processes (sum of Pss)", mb(shared.memory), mb(private.memory)
-    )
-    row("  committed by the daemon, counted above", mb(committed), "-")
-    row(
-        "a new worker has the weights after",
-        f"{shared.load_seconds * 1e3:.1f} ms",
-        f"{private.load_seconds * 1e3:.1f} ms",
-    )
+    row("memory of all processes (sum of Pss)", mb(shared.memory), mb(private.memory))
+    row("committed by the daemon for the weights", mb(committed), "-")
+    row("a new worker has the weights after", ms(shared.load_seconds), ms(private.load_seconds))
 
 
 def main() -> int:
@@ -193,14 +203,14 @@ def main() -> int:
 
     weights = minilm.read_safetensors(file)
     publish(name, weights)
-    print(f"put {len(weights)} tensors, {mb(ledger.holds())}, as {name}")
+    print(f"put {len(weights)} tensors, {mb(ledger.used())}, as {name}")
     del weights
     try:
         with Pool(WORKERS, shared_weights, name) as pool:
             shared = serve(pool)
             show_serving(pool, shared)
             are_closest = show_pairs(shared.vectors())
-            committed = ledger.holds("committed_bytes")
+            committed = ledger.committed()
             is_freed = give_back(name, pool, ledger)
     finally:
         with contextlib.suppress(cx.NotFound):
@@ -208,9 +218,7 @@ def main() -> int:
 
     with Pool(WORKERS, private_weights, file) as pool:
         private = serve(pool)
-    is_freed &= ledger.enter_when_free(
-        "kept warm for a next put, now given back", "committed_bytes"
-    )
+    ledger.enter_when_zero("kept warm for the next put until now", ledger.warm)
     show_table(shared, private, committed)
 
     print()
