@@ -27,7 +27,8 @@ from workers import Pool, Vectors
 
 
 def publish(name: str, weights: minilm.Weights) -> None:
-    cx.put(name, weights, readonly=True)  # the name keeps them, this process need not
+    # The name keeps them, this process need not. Ephemeral: should it die, the name goes, too.
+    cx.put(name, weights, readonly=True, ephemeral=True)
 
 
 def shared_weights(name: str) -> minilm.Weights:

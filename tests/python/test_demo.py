@@ -263,6 +263,16 @@ def test_the_demo_keeps_its_promises():
     assert private - shared > 2.5 * 90.9  # four copies against one, with room for what varies
 
 
+def test_a_killed_demo_leaves_nothing(daemon):
+    # Its workers are clients, too; that they end and the name goes, `nothing_left` checks.
+    demo = subprocess.Popen([sys.executable, EXAMPLES / "embeddings.py"], stdout=subprocess.DEVNULL)
+    try:
+        daemon.settle(names=1, clients=2 + embeddings.WORKERS)
+    finally:
+        demo.kill()
+        demo.wait()
+
+
 def test_quickstart_shows_that_memory_outlives_its_producer_and_is_freed():
     lines = run_example("quickstart.py").splitlines()
     assert "[[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0], [8.0, 9.0, 10.0, 11.0]]" in lines
