@@ -1,7 +1,6 @@
 /*
  * catalog.c - names, from the side that looks them up: get, delete, stat, list
  */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -109,7 +108,7 @@ int tcx_get(tcx_client_t *client, const char *name, const tcx_get_options_t *opt
     int r = check_name(name);
 
     options = options ? options : &none;
-    if (r == STATUS_OK && isnan(options->timeout)) {
+    if (r == STATUS_OK && options->timeout != options->timeout) {
         r = error(STATUS_INVALID, "a timeout is a number of seconds");
     }
     if (r == STATUS_OK) {

@@ -1,6 +1,5 @@
 #include "client.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +42,7 @@ int tcx_client_open(const tcx_client_options_t *options, tcx_client_t **ret_clie
     char text[PATH_TEXT_SIZE];
 
     options = options ? options : &none;
-    if (isnan(options->answer_timeout) || options->answer_timeout < 0) {
+    if (!(options->answer_timeout >= 0)) {
         return error(STATUS_INVALID, "answer_timeout must not be negative");
     }
     int r = path_resolve(options->socket, path, text);

@@ -1,6 +1,5 @@
 #include "publish.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +12,13 @@
 
 #define PUT_FLAGS \
     (TCX_PUT_READONLY | TCX_PUT_EPHEMERAL | TCX_PUT_EXCLUSIVE | TCX_PUT_COPY | TCX_PUT_NO_COPY)
+
+/* Rounded up: a ttl above 0 is never "no limit", and one beyond all clocks always is. */
+static uint64_t ttl_ms(double seconds) {
+    uint64_t ms = seconds < 1e15 ? (uint64_t)(seconds * 1e3) : 0;
+
+    return ms + (seconds < 1e15 && (double)ms < seconds * 1e3);
+}
 
 int publication_init(const char *name, const tcx_put_options_t *options,
                      struct publication *ret_publication) {
@@ -30,13 +36,13 @@ int publication_init(const char *name, const tcx_put_options_t *options,
     if ((flags & TCX_PUT_COPY) && (flags & TCX_PUT_NO_COPY)) {
         return error(STATUS_INVALID, "a put cannot both copy and refuse to copy");
     }
-    if (isnan(ttl) || ttl < 0) {
+    if (!(ttl >= 0)) { /* NaN is not, either */
         return error(STATUS_INVALID, "a ttl is a positive number of seconds, or 0 for no limit");
     }
     *ret_publication = (struct publication){
         .name = name,
         .name_nbytes = length,
-        .ttl_ms = ttl < 1e15 ? (uint64_t)ceil(ttl * 1e3) : 0,
+        .ttl_ms = ttl_ms(ttl),
         .flags = (flags & TCX_PUT_EPHEMERAL ? PUT_EPHEMERAL : 0u) |
                  (flags & TCX_PUT_EXCLUSIVE ? PUT_EXCLUSIVE : 0u),
         .desc_flags = flags & TCX_PUT_READONLY ? DESC_READONLY : 0u,
