@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -27,16 +28,13 @@ struct own_daemon {
     pid_t pid; /* in the test's process group: the runner ends it whatever happens */
 };
 
-/* Waits until it is ready. */
-static inline void daemon_start(struct own_daemon *daemon) {
+/* Runs it, at the first start or again after its end. Waits until it is ready. */
+static inline void daemon_run(struct own_daemon *daemon) {
     char ready[32];
     char said = 0;
     int ends[2];
 
-    strcpy(daemon->folder, "/tmp/tensorcx-test-XXXXXX");
     EXPECT_TRUE(getenv("TENSORCXD") != NULL);
-    EXPECT_TRUE(mkdtemp(daemon->folder) != NULL);
-    snprintf(daemon->socket, sizeof daemon->socket, "%s/d.sock", daemon->folder);
     EXPECT_EQ(0, pipe(ends));
     snprintf(ready, sizeof ready, "--ready-fd=%d", ends[1]);
     daemon->pid = fork();
@@ -50,6 +48,13 @@ static inline void daemon_start(struct own_daemon *daemon) {
     EXPECT_EQ(1, read(ends[0], &said, 1));
     EXPECT_EQ('R', said);
     close(ends[0]);
+}
+
+static inline void daemon_start(struct own_daemon *daemon) {
+    strcpy(daemon->folder, "/tmp/tensorcx-test-XXXXXX");
+    EXPECT_TRUE(mkdtemp(daemon->folder) != NULL);
+    snprintf(daemon->socket, sizeof daemon->socket, "%s/d.sock", daemon->folder);
+    daemon_run(daemon);
 }
 
 /* Ends it in good order; it must agree. */
@@ -72,10 +77,10 @@ static inline void daemon_kill(struct own_daemon *daemon) {
 static inline void daemon_clean(const struct own_daemon *daemon) {
     char lock[64];
 
-    snprintf(lock, sizeof lock, "%s/tensorcxd.lock", daemon->folder);
+    snprintf(lock, sizeof lock, "%s/d.lock", daemon->folder);
     unlink(lock);
     unlink(daemon->socket);
-    rmdir(daemon->folder);
+    EXPECT_EQ(0, rmdir(daemon->folder));
 }
 
 static inline tcx_client_t *daemon_client(const struct own_daemon *daemon) {
