@@ -55,6 +55,10 @@ const tcx_array_t *tcx_tensor_array(const tcx_tensor_t *tensor) {
     return &tensor->array;
 }
 
+int tcx_tensor_is_readonly(const tcx_tensor_t *tensor) {
+    return tensor->is_readonly;
+}
+
 void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
     const struct storage *storage = tensor->storage;
 

@@ -179,7 +179,11 @@ typedef struct tcx_info {
     int32_t device_id;
 } tcx_info_t;
 
+/* Asks the kernel whether the daemon is still there (is_shared): a system call. */
 TCX_API void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info);
+
+/* Its `readonly` alone, for free. */
+TCX_API int tcx_tensor_is_readonly(const tcx_tensor_t *tensor);
 
 /* Another C-contiguous tensor on the same storage: `byte_offset` from the first element of
  * `tensor`, which must be contiguous itself. Its name and version are dropped. `readonly` 1 makes

@@ -107,21 +107,34 @@ PyObject *shape_to_python(int32_t ndim, const int64_t *shape, int64_t unit) {
     return tuple;
 }
 
+size_t array_nbytes(const tcx_array_t *array) {
+    size_t nbytes = array->dtype.bits / 8;
+    for (int32_t i = 0; i < array->ndim; i++)
+        nbytes *= (size_t)array->shape[i];
+    return nbytes;
+}
+
 /* ----------------------------------------------------------------------------------- sources */
 
-/* Byte strides to strides in elements. A view of one field of a record has strides that are no
- * multiple of the element: such a source is packed. 0, or -1 and MemoryError. */
+/* Byte strides as strides in elements. A view of one field of a record has strides that are no
+ * multiple of the element: it is packed here. 0, or -1 and an exception. */
 static int source_set_strides(struct source *source) {
-    const Py_buffer *view = &source->view;
+    Py_buffer *view = &source->view;
+    int fits = 1;
     for (int i = 0; i < view->ndim; i++)
-        if (view->strides[i] % view->itemsize)
-            return source_pack(source);
+        fits = fits && view->strides[i] % view->itemsize == 0;
 
-    source->strides = PyMem_Malloc((size_t)view->ndim * sizeof *source->strides);
-    if (!source->strides) {
+    size_t nbytes = fits ? (size_t)view->ndim * sizeof *source->strides : (size_t)view->len;
+    void *memory = PyMem_Malloc(nbytes);
+    if (!memory) {
         PyErr_NoMemory();
         return -1;
     }
+    if (!fits) {
+        source->packed = source->array.data = memory;
+        return PyBuffer_ToContiguous(memory, view, view->len, 'C');
+    }
+    source->strides = memory;
     for (int i = 0; i < view->ndim; i++)
         source->strides[i] = view->strides[i] / view->itemsize;
     source->array.strides = source->strides;
@@ -139,7 +152,6 @@ static int source_open_buffer(struct core_state *state, PyObject *object, struct
     source->array.data = view->buf;
     source->array.ndim = view->ndim;
     source->array.shape = view->shape;
-    source->readonly = view->readonly;
     if (PyBuffer_IsContiguous(view, 'C'))
         return 0;
     return source_set_strides(source);
@@ -148,14 +160,11 @@ static int source_open_buffer(struct core_state *state, PyObject *object, struct
 int source_open(struct core_state *state, PyObject *object, struct source *ret_source) {
     struct source source = {0};
     if (PyObject_TypeCheck(object, state->tensor_type)) {
-        tcx_info_t info;
         tcx_tensor_t *tensor = tensor_get(object);
         if (!tensor)
             return -1;
         source.tensor = tcx_tensor_ref(tensor);
         source.array = *tcx_tensor_array(tensor);
-        tcx_tensor_info(tensor, &info);
-        source.readonly = info.readonly;
     } else if (source_open_buffer(state, object, &source) < 0) {
         source_close(&source);
         return -1;
@@ -170,32 +179,6 @@ void source_close(struct source *source) {
     core_tensor_unref(source->tensor);
     PyMem_Free(source->strides);
     PyMem_Free(source->packed);
-}
-
-static size_t source_nbytes(const struct source *source) {
-    size_t nbytes = source->array.dtype.bits / 8;
-    for (int32_t i = 0; i < source->array.ndim; i++)
-        nbytes *= (size_t)source->array.shape[i];
-    return nbytes;
-}
-
-int source_pack(struct source *source) {
-    size_t nbytes = source_nbytes(source);
-    void *packed = PyMem_Malloc(nbytes);
-    if (!packed) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    if (source->tensor)
-        memcpy(packed, source->array.data, nbytes);
-    else if (PyBuffer_ToContiguous(packed, &source->view, source->view.len, 'C') < 0) {
-        PyMem_Free(packed);
-        return -1;
-    }
-    source->packed = source->array.data = packed;
-    source->array.strides = NULL;
-    source->readonly = 0;
-    return 0;
 }
 
 int source_is_shared(const struct source *source, tcx_client_t *client) {
@@ -213,6 +196,6 @@ int source_is_shared(const struct source *source, tcx_client_t *client) {
         else
             end += reach;
     }
-    size_t nbytes = array->strides ? (size_t)(end - low) : source_nbytes(source);
+    size_t nbytes = array->strides ? (size_t)(end - low) : array_nbytes(array);
     return tcx_is_shared(client, low, nbytes);
 }

@@ -133,14 +133,6 @@ static PyObject *client_empty(CORE_METHOD_ARGUMENTS) {
     return status ? core_raise(state, status) : tensor_wrap(state, self, tensor);
 }
 
-/* Read-only memory that is published as it is stays read-only for those who get it. */
-static void keep_readonly(const struct source *source, tcx_client_t *client,
-                          tcx_put_options_t *options) {
-    if (source->readonly && !(options->flags & TCX_PUT_COPY) && !source->array.strides &&
-        source_is_shared(source, client))
-        options->flags |= TCX_PUT_READONLY;
-}
-
 /* _put(name: str | None, source, flags: int, ttl: float) */
 static PyObject *client_put(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
@@ -151,7 +143,6 @@ static PyObject *client_put(CORE_METHOD_ARGUMENTS) {
     if (!core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
         put_options_of(args + 2, &options) < 0 || source_open(state, args[1], &source) < 0)
         return NULL;
-    keep_readonly(&source, client, &options);
     tcx_tensor_t *tensor;
     int status;
     CORE_BEGIN_ASKING
@@ -212,8 +203,7 @@ static const char **path_of(PyObject *tuple, size_t *ret_depth) {
 }
 
 /* One (path, source or None) of the list. 0 or -1. */
-static int items_add(struct core_state *state, PyObject *pair, tcx_client_t *client, unsigned flags,
-                     struct items *items) {
+static int items_add(struct core_state *state, PyObject *pair, struct items *items) {
     PyObject *path = PyTuple_GetItem(pair, 0), *object = PyTuple_GetItem(pair, 1);
     if (!path || !object)
         return -1;
@@ -230,15 +220,10 @@ static int items_add(struct core_state *state, PyObject *pair, tcx_client_t *cli
         item->array = &source->array;
     }
     items->count++;
-    /* One entry cannot be read-only by itself: read-only memory is copied, not referred to. */
-    if (item->array && source->readonly && !(flags & (TCX_PUT_COPY | TCX_PUT_READONLY)) &&
-        source_is_shared(source, client))
-        return source_pack(source);
     return 0;
 }
 
-static int items_open(struct core_state *state, PyObject *list, tcx_client_t *client,
-                      unsigned flags, struct items *ret_items) {
+static int items_open(struct core_state *state, PyObject *list, struct items *ret_items) {
     Py_ssize_t count = PyList_Size(list);
     if (count < 0)
         return -1;
@@ -252,7 +237,7 @@ static int items_open(struct core_state *state, PyObject *list, tcx_client_t *cl
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++)
-        if (items_add(state, PyList_GetItem(list, i), client, flags, &items) < 0) {
+        if (items_add(state, PyList_GetItem(list, i), &items) < 0) {
             items_close(&items);
             return -1;
         }
@@ -268,8 +253,7 @@ static PyObject *client_put_bundle(CORE_METHOD_ARGUMENTS) {
     tcx_put_options_t options;
     struct items items;
     if (!core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
-        put_options_of(args + 2, &options) < 0 ||
-        items_open(state, args[1], client, options.flags, &items) < 0)
+        put_options_of(args + 2, &options) < 0 || items_open(state, args[1], &items) < 0)
         return NULL;
     tcx_bundle_t *bundle;
     int status;

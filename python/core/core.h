@@ -102,10 +102,11 @@ int dtype_from_python(struct core_state *state, PyObject *format, tcx_dtype_t *r
 int shape_from_python(PyObject *tuple, int64_t *ret_shape, int32_t *ret_ndim);
 PyObject *shape_to_python(int32_t ndim, const int64_t *shape, int64_t unit);
 
+size_t array_nbytes(const tcx_array_t *array);
+
 /* The elements of a Python object, borrowed from it until source_close(). */
 struct source {
     tcx_array_t array;
-    int readonly;
     tcx_tensor_t *tensor; /* owned; NULL: the object is no Tensor */
     Py_buffer view;       /* owned; view.obj NULL: the object is a Tensor */
     int64_t *strides;     /* owned; NULL: C order. What array.strides points to */
@@ -115,9 +116,6 @@ struct source {
 /* `object` is a Tensor or has the buffer protocol. 0, or -1 and an exception. */
 int source_open(struct core_state *state, PyObject *object, struct source *ret_source);
 void source_close(struct source *source);
-
-/* Makes the source a packed private copy of itself. 0, or -1 and MemoryError. */
-int source_pack(struct source *source);
 
 /* Whether all its elements lie in one storage of the client's daemon. */
 int source_is_shared(const struct source *source, tcx_client_t *client);

@@ -102,12 +102,6 @@ static PyObject *get_number(PyObject *self, void *field) {
     return PyLong_FromUnsignedLongLong(*(uint64_t *)((char *)&info + (size_t)field));
 }
 
-static PyObject *get_flag(PyObject *self, void *field) {
-    tcx_info_t info;
-    return info_of(self, &info) < 0 ? NULL
-                                    : PyBool_FromLong(*(int *)((char *)&info + (size_t)field));
-}
-
 static PyObject *get_name(PyObject *self, void *closure) {
     (void)closure;
     tcx_info_t info;
@@ -150,11 +144,29 @@ static PyObject *get_ndim(PyObject *self, void *closure) {
 
 static PyObject *get_size(PyObject *self, void *closure) {
     (void)closure;
-    tcx_info_t info;
-    if (info_of(self, &info) < 0)
+    tcx_tensor_t *tensor = tensor_get(self);
+    if (!tensor)
         return NULL;
-    unsigned itemsize = tcx_tensor_array(tensor_get(self))->dtype.bits / 8;
-    return PyLong_FromUnsignedLongLong(info.nbytes / itemsize);
+    const tcx_array_t *array = tcx_tensor_array(tensor);
+    return PyLong_FromSize_t(array_nbytes(array) / (array->dtype.bits / 8));
+}
+
+static PyObject *get_nbytes(PyObject *self, void *closure) {
+    (void)closure;
+    tcx_tensor_t *tensor = tensor_get(self);
+    return tensor ? PyLong_FromSize_t(array_nbytes(tcx_tensor_array(tensor))) : NULL;
+}
+
+static PyObject *get_readonly(PyObject *self, void *closure) {
+    (void)closure;
+    tcx_tensor_t *tensor = tensor_get(self);
+    return tensor ? PyBool_FromLong(tcx_tensor_is_readonly(tensor)) : NULL;
+}
+
+static PyObject *get_is_shared(PyObject *self, void *closure) {
+    (void)closure;
+    tcx_info_t info;
+    return info_of(self, &info) < 0 ? NULL : PyBool_FromLong(info.is_shared);
 }
 
 static PyObject *get_format(PyObject *self, void *closure) {
@@ -222,16 +234,14 @@ static int tensor_getbuffer(PyObject *self, Py_buffer *view, int flags) {
         PyErr_NoMemory();
         return -1;
     }
-    tcx_info_t info;
-    tcx_tensor_info(tensor, &info);
     Py_ssize_t itemsize = array->dtype.bits / 8;
     for (int32_t i = 0; i < array->ndim; i++)
         export->strides[i] = array->strides[i] * itemsize;
     *view = (Py_buffer){
         .buf = array->data ? array->data : &nothing,
-        .len = (Py_ssize_t)info.nbytes,
+        .len = (Py_ssize_t)array_nbytes(array),
         .itemsize = itemsize,
-        .readonly = info.readonly,
+        .readonly = tcx_tensor_is_readonly(tensor),
         .ndim = array->ndim,
         .format = (char *)format_of(array->dtype),
         .shape = (Py_ssize_t *)array->shape,
@@ -277,11 +287,6 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-#define NUMBER(field, doc) \
-    { #field, get_number, NULL, doc, (void *)offsetof(tcx_info_t, field) }
-#define FLAG(field, doc) \
-    { #field, get_flag, NULL, doc, (void *)offsetof(tcx_info_t, field) }
-
 static PyGetSetDef getters[] = {
     {"shape", get_shape, NULL, "Dimensions, a tuple.", NULL},
     {"strides", get_strides, NULL, "Bytes from one element to the next, per dimension.", NULL},
@@ -289,11 +294,14 @@ static PyGetSetDef getters[] = {
     {"size", get_size, NULL, "Number of elements.", NULL},
     {"device", get_device, NULL, "Where the memory is: \"cpu\".", NULL},
     {"name", get_name, NULL, "The name it was put under or got by, or None.", NULL},
-    NUMBER(nbytes, "Bytes of the elements."),
-    NUMBER(version, "Version of the name it was put under or got by; 0: no name."),
-    NUMBER(storage_id, "Identifies the shared memory; 0: private memory."),
-    FLAG(readonly, "Whether nobody may write through this tensor."),
-    FLAG(is_shared, "Whether the memory belongs to a daemon that this process is connected to."),
+    {"nbytes", get_nbytes, NULL, "Bytes of the elements.", NULL},
+    {"readonly", get_readonly, NULL, "Whether nobody may write through this tensor.", NULL},
+    {"is_shared", get_is_shared, NULL,
+     "Whether the memory belongs to a daemon that this process is connected to.", NULL},
+    {"version", get_number, NULL, "Version of the name it was put under or got by; 0: no name.",
+     (void *)offsetof(tcx_info_t, version)},
+    {"storage_id", get_number, NULL, "Identifies the shared memory; 0: private memory.",
+     (void *)offsetof(tcx_info_t, storage_id)},
     {"_format", get_format, NULL, NULL, NULL},
     {"_client", get_client, NULL, NULL, NULL},
     {"_closed", get_closed, NULL, NULL, NULL},
