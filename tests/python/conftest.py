@@ -3,10 +3,10 @@
 import gc
 import tempfile
 
-import pytest
-import tensorcx as cx
-
 import daemon as d
+import pytest
+
+import tensorcx as cx
 
 LEFT = ("storages", "bytes", "names", "waiting", "holds", "clients")
 

@@ -11,12 +11,12 @@ import sys
 import threading
 from pathlib import Path
 
+import daemon as d
 import numpy as np
 import pytest
-import tensorcx as cx
-from tensorcx import _core, _errors
 
-import daemon as d
+import tensorcx as cx
+from tensorcx import _core, _errors, _platform
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -556,3 +556,27 @@ def test_the_stub_knows_every_member_of_the_extension():
         members = set(vars(getattr(_core, node.name)))
         inherited = {"__doc__", "__module__", "__new__", "__buffer__", "__release_buffer__"}
         assert members - inherited <= described, node.name
+
+
+@pytest.mark.parametrize(
+    ("platform", "release", "machine", "needs"),
+    [
+        ("darwin", "23.0", "arm64", "needs Linux, this is darwin"),
+        ("linux", "5.10.0-21-amd64", "x86_64", "needs Linux 5.14 or newer, this is 5.10"),
+        ("linux", "6.1.0", "riscv64", "needs x86-64 or arm64, this is riscv64"),
+    ],
+)
+def test_elsewhere_the_import_fails_with_a_clear_text(
+    monkeypatch, platform, release, machine, needs
+):
+    system = os.uname_result(("Linux", "host", release, "#1", machine))
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(os, "uname", lambda: system)
+    with pytest.raises(ImportError, match=needs):
+        _platform.check()
+
+
+@pytest.mark.parametrize("release", ["5.14.0", "6.1.0-18-amd64", "10.0", "custom"])
+def test_a_newer_or_unknown_kernel_is_welcome(monkeypatch, release):
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("L", "h", release, "#1", "aarch64")))
+    _platform.check()

@@ -7,6 +7,7 @@ from collections import OrderedDict, UserDict
 
 import numpy as np
 import pytest
+
 import tensorcx as cx
 
 

@@ -10,6 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
+
 import tensorcx as cx
 
 DTYPES = [
