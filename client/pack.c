@@ -346,8 +346,9 @@ static int put_pack(struct session *session, const struct publication *publicati
     struct desc desc;
 
     layout_describe(&index, pack->data_nbytes, DESC_BUNDLE | publication->desc_flags, &desc);
-    int r = (publication->name && is_small ? put_small : put_large)(session, publication, pack,
-                                                                    &desc, &storage, &version);
+    int r = publication->name && is_small
+                ? put_small(session, publication, pack, &desc, &storage, &version)
+                : put_large(session, publication, pack, &desc, &storage, &version);
     if (r != STATUS_OK) {
         return r;
     }

@@ -147,7 +147,6 @@ int session_socket(struct session *session) {
 static void mark_dead(struct session *session) {
     atomic_store(&session->is_dead, 1);
     session->socket = -1;
-    calls_wake_all(session);
     segments_doom_unused(session);
 }
 
@@ -166,6 +165,7 @@ void session_die(struct session *session, const char *format, ...) {
     }
     session->is_unreported = 1;
     mark_dead(session);
+    calls_wake_all(session);
 }
 
 void session_leave_to_parent(struct session *session) {
@@ -178,6 +178,8 @@ void session_leave_to_parent(struct session *session) {
     }
     session->life_page = NULL; /* not mapped here: MADV_DONTFORK */
     snprintf(session->why, sizeof session->why, "it was the parent's, from before fork()");
+    /* The parent's threads that wait here are not in this process: there is nobody to wake, and
+     * their condition variables may be in any state. */
     session->has_reader = 0;
     mark_dead(session);
 }

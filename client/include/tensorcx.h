@@ -45,8 +45,7 @@ extern "C" {
 #    define TCX_API
 #endif
 
-/* ---------------------------------------------------------------------------------------- status
- */
+/* --------------------------------------------------------------------------------------- status */
 
 typedef enum tcx_status {
     TCX_OK = 0,
@@ -78,8 +77,7 @@ TCX_API const char *tcx_error(void);
 /* TCX_VERSION of the library that runs. */
 TCX_API const char *tcx_version(void);
 
-/* ----------------------------------------------------------------------------------------- arrays
- */
+/* --------------------------------------------------------------------------------------- arrays */
 
 #define TCX_NDIM_MAX 64
 
@@ -104,24 +102,23 @@ typedef struct tcx_array {
     const int64_t *strides; /* ndim strides in elements; NULL: C order */
 } tcx_array_t;
 
-/* ----------------------------------------------------------------------------------------- client
- */
+/* --------------------------------------------------------------------------------------- client */
 
 /* A client stands for one daemon as this process sees it. It connects when a call first needs the
  * daemon, and again after the daemon was lost. */
 typedef struct tcx_client tcx_client_t;
 
 typedef struct tcx_client_options {
-    const char
-        *socket; /* path; NULL: $TENSORCX_SOCKET, else $XDG_RUNTIME_DIR/tensorcx/tensorcxd.sock,
-                  * else /run/user/<uid>/tensorcx/..., else /tmp/tensorcx-<uid>/... */
+    /* Path of the socket. NULL: $TENSORCX_SOCKET, else tensorcx/tensorcxd.sock in $XDG_RUNTIME_DIR
+     * or /run/user/<uid>, else /tmp/tensorcx-<uid>/tensorcxd.sock. Its folder and the daemon must
+     * belong to this user, to root or to $TENSORCX_ALLOW_UID. */
+    const char *socket;
     int no_autostart;      /* 1: do not start a daemon; so does TENSORCX_AUTOSTART=0 */
-    double answer_timeout; /* seconds to wait for an answer of the daemon; 0: $TENSORCX_TIMEOUT or
-                              30 */
-    int (*interrupt)(
-        void *context); /* may be NULL: called on the calling thread, about ten times a second
-                         * and after a signal, while a call waits; non-zero: the call ends with
-                         * TCX_INTERRUPTED and gives back what it was granted */
+    double answer_timeout; /* seconds to wait for an answer; 0: $TENSORCX_TIMEOUT, or else 30 */
+    /* May be NULL. Called on the calling thread, about ten times a second and after a signal, while
+     * a call waits. Non-zero: the call ends with TCX_INTERRUPTED and gives back what it was
+     * granted. */
+    int (*interrupt)(void *context);
     void *context;
 } tcx_client_options_t;
 
@@ -139,8 +136,7 @@ TCX_API const char *tcx_client_socket(const tcx_client_t *client);
 /* Connects now if that has not happened. Asks the daemon. */
 TCX_API int tcx_client_connect(tcx_client_t *client);
 
-/* ---------------------------------------------------------------------------------------- tensors
- */
+/* -------------------------------------------------------------------------------------- tensors */
 
 /* An immutable description of elements in shared memory, or in private memory of this process that
  * came by DLPack ("local"). Reference-counted; views of one storage keep it alive together. */
@@ -194,15 +190,14 @@ TCX_API int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndi
                             tcx_tensor_t **ret_tensor);
 
 /* Whether all of these bytes lie in one live storage of the daemon, mapped in this process by this
- * client. */
+ * client. No bytes do not. */
 TCX_API int tcx_is_shared(tcx_client_t *client, const void *data, size_t nbytes);
 
 /* Copies all elements of `source`, any layout, packed to `to`. Touches no daemon.
  * TCX_INVALID: the array is malformed, or does not have exactly `nbytes` bytes. */
 TCX_API int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes);
 
-/* ------------------------------------------------------------------------------------------ names
- */
+/* ---------------------------------------------------------------------------------------- names */
 
 /* Names are 1 to 255 bytes of UTF-8 without control characters. */
 
@@ -230,14 +225,14 @@ TCX_API int tcx_put(tcx_client_t *client, const char *name, const tcx_array_t *s
 typedef struct tcx_bundle tcx_bundle_t;
 
 typedef struct tcx_get_options {
-    double timeout; /* seconds to wait for the name (or something newer); 0: do not wait; negative:
-                       no limit */
+    /* Seconds to wait for the name, or something newer; 0: do not wait; negative: no limit. */
+    double timeout;
     uint64_t newer_than; /* only a version above this one */
     int readonly;        /* this handle does not want to write */
 } tcx_get_options_t;
 
 /* Looks `name` up. Sets exactly one of *ret_tensor and *ret_bundle and leaves the other alone
- * (ret_bundle may be NULL: then a bundle is TCX_INVALID). `options` may be NULL. Asks the daemon,
+ * (either may be NULL: then what it is for is TCX_INVALID). `options` may be NULL. Asks the daemon,
  * waits at most `timeout`. TCX_NOT_FOUND (without waiting), TCX_TIMEOUT, TCX_INTERRUPTED,
  * TCX_SYSTEM. */
 TCX_API int tcx_get(tcx_client_t *client, const char *name, const tcx_get_options_t *options,
@@ -275,15 +270,14 @@ typedef int (*tcx_entry_fn)(void *context, const tcx_entry_t *entry);
 TCX_API int tcx_stat(tcx_client_t *client, const char *name, tcx_entry_fn fn, void *context);
 TCX_API int tcx_list(tcx_client_t *client, const char *prefix, tcx_entry_fn fn, void *context);
 
-/* ---------------------------------------------------------------------------------------- bundles
- */
+/* -------------------------------------------------------------------------------------- bundles */
 
 /* A bundle is an ordered tree of tensors: a mapping from keys to tensors or further mappings. */
 
 typedef struct tcx_item {
-    const char *const
-        *path; /* `depth` keys, outermost first; UTF-8, may be empty, at most 65,535 bytes each */
-    size_t depth;             /* at least 1, at most 64 */
+    /* `depth` keys, outermost first: UTF-8, may be empty, at most 65,535 bytes each. */
+    const char *const *path;
+    size_t depth;             /* 1 to 64 */
     const tcx_array_t *array; /* NULL: an empty mapping */
 } tcx_item_t;
 
@@ -309,8 +303,7 @@ TCX_API void tcx_bundle_item(const tcx_bundle_t *bundle, size_t index, const cha
  * sum over its tensors. */
 TCX_API void tcx_bundle_info(const tcx_bundle_t *bundle, tcx_info_t *ret_info);
 
-/* ----------------------------------------------------------------------------------------- DLPack
- */
+/* --------------------------------------------------------------------------------------- DLPack */
 
 /* From <dlpack/dlpack.h>, which callers of this section include themselves. */
 struct DLManagedTensor;
@@ -339,8 +332,7 @@ TCX_API int tcx_to_dlpack(tcx_tensor_t *tensor, int copied,
                           struct DLManagedTensorVersioned **ret_managed);
 TCX_API int tcx_to_dlpack_legacy(tcx_tensor_t *tensor, struct DLManagedTensor **ret_managed);
 
-/* ------------------------------------------------------------------------------------- the daemon
- */
+/* ----------------------------------------------------------------------------------- the daemon */
 
 typedef struct tcx_stats {
     uint64_t pid, boot_id, uptime_ms;
@@ -382,8 +374,7 @@ TCX_API int tcx_clients(tcx_client_t *client, tcx_peer_fn fn, void *context);
  * Returns when the daemon has closed the connection. TCX_UNAVAILABLE: none runs. */
 TCX_API int tcx_stop(tcx_client_t *client);
 
-/* ------------------------------------------------------------------------------------------- logs
- */
+/* ----------------------------------------------------------------------------------------- logs */
 
 /* The library prints nothing. With a function set, it is called for what an operator may want to
  * know (connected, lost, started a daemon), on any thread, with one line without newline; it must
