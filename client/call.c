@@ -248,7 +248,8 @@ static int read_for_all(struct session *session, const struct call *call, int64_
     return undisturbed;
 }
 
-/* Sleeps until another thread, which polls, has our reply or gives up the role. */
+/* Sleeps until another thread, which polls, has our reply or gives up the role. (This unlocks
+ * without a look at the released storages; the one who polls looks within a slice.) */
 static void sleep_beside_reader(struct session *session, struct call *call, int64_t until) {
     struct timespec time = clock_timespec(until);
 
@@ -270,34 +271,37 @@ static int interrupted(struct session *session) {
     return stop;
 }
 
+/* The time is up. One last look: this process may have been stopped meanwhile, not the daemon. */
+static int look_once_more(struct session *session, const struct call *call) {
+    if (session_socket(session) >= 0) {
+        receive(session, call);
+    }
+    return call->state == CALL_ANSWERED     ? STATUS_OK
+           : atomic_load(&session->is_dead) ? STATUS_LOST
+                                            : STATUS_TIMEOUT;
+}
+
 /* Waits for the reply until `deadline`. STATUS_OK (there is one), _LOST, _TIMEOUT, _INTERRUPTED.
  * Sets no error text. Lock held, given up meanwhile. */
 static int await(struct session *session, struct call *call, int64_t deadline) {
     int64_t look = clock_after(SLICE_NS); /* when to look around */
     int r = STATUS_OK;
 
-    while (call->state == CALL_SENT) {
+    while (r == STATUS_OK && call->state == CALL_SENT) {
         int64_t now = clock_now();
         int64_t until = look < deadline ? look : deadline;
         int undisturbed = 1;
         if (atomic_load(&session->is_dead)) {
             r = STATUS_LOST;
-            break;
-        }
-        if (now >= deadline) {
-            r = STATUS_TIMEOUT;
-            break;
-        }
-        if (session->has_reader) {
+        } else if (now >= deadline) {
+            r = look_once_more(session, call);
+        } else if (session->has_reader) {
             sleep_beside_reader(session, call, until);
         } else {
             undisturbed = read_for_all(session, call, until > now ? until - now : 0);
         }
-        if (call->state == CALL_SENT && (!undisturbed || clock_now() >= look)) {
-            if (interrupted(session)) {
-                r = STATUS_INTERRUPTED;
-                break;
-            }
+        if (r == STATUS_OK && call->state == CALL_SENT && (!undisturbed || clock_now() >= look)) {
+            r = interrupted(session) ? STATUS_INTERRUPTED : STATUS_OK;
             look = clock_after(SLICE_NS);
         }
     }

@@ -138,6 +138,19 @@ TEST(a_daemon_that_is_silent_is_a_timeout_that_names_it) {
     peer_destroy(peer);
 }
 
+TEST(an_answer_that_is_there_when_time_is_up_is_taken) {
+    struct peer *peer = peer_create(&impatient);
+    struct patience none = {.answer_ns = 0}; /* as if this process had been stopped meanwhile */
+    struct call *call;
+
+    peer->session->patience = none;
+    peer->session->last_request = 41;
+    reply_deleted(peer, 42, 6);
+    EXPECT_EQ(STATUS_OK, call_run(peer->session, &delete_frame, 0, &call));
+    call_free(peer->session, call);
+    peer_destroy(peer);
+}
+
 TEST(a_late_reply_gives_its_grant_back) {
     struct peer *peer = peer_create(&impatient);
     struct call *call;
