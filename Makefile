@@ -92,9 +92,9 @@ $(PACKAGE)/_core.abi3.so: $(CORE) $(BUILD)/lib/libtensorcx.so
 package: $(PACKAGE)/_core.abi3.so native
 	mkdir -p $(PACKAGE)/lib $(PACKAGE)/include
 	rm -f $(PACKAGE)/*.py $(PACKAGE)/*.pyi
-	cp -p python/tensorcx/*.py python/tensorcx/*.pyi python/tensorcx/py.typed $(PACKAGE)/
-	cp -u $(BUILD)/lib/libtensorcx.so.0 $(BUILD)/bin/tensorcxd $(PACKAGE)/lib/
-	cp -u client/include/tensorcx.h $(PACKAGE)/include/
+	cp -p --remove-destination python/tensorcx/*.py python/tensorcx/*.pyi python/tensorcx/py.typed $(PACKAGE)/
+	cp -u --remove-destination $(BUILD)/lib/libtensorcx.so.0 $(BUILD)/bin/tensorcxd $(PACKAGE)/lib/
+	cp -u --remove-destination client/include/tensorcx.h $(PACKAGE)/include/
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
