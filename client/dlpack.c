@@ -66,8 +66,14 @@ static int check_kind(const DLTensor *tensor) {
 }
 
 static int check_layout(const DLTensor *tensor, const tcx_array_t *array, uint64_t nbytes) {
+    uintptr_t end;
+
     if (nbytes > 0 && !tensor->data) {
         return error(STATUS_EXCHANGE, "the tensor has elements and no data");
+    }
+    if (__builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &end) ||
+        __builtin_add_overflow(end, nbytes, &end)) {
+        return error(STATUS_EXCHANGE, "the byte offset leads beyond the end of memory");
     }
     if (!layout_is_contiguous(array)) {
         return error(STATUS_EXCHANGE, "strided layouts are not exchanged, only C-contiguous ones "

@@ -251,7 +251,7 @@ void layout_pack(const tcx_array_t *array, void *to) {
 }
 
 int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes) {
-    uint64_t size;
+    uint64_t size = 0;
     int r = layout_check(source, &size);
 
     if (r != STATUS_OK) {

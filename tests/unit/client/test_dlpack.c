@@ -287,6 +287,10 @@ TEST(malformed_shapes_are_refused) {
     expect_refused(&forged, "overflows");
     forge(&forged)->data = NULL;
     expect_refused(&forged, "no data");
+    forge(&forged)->byte_offset = UINT64_MAX - 3;
+    expect_refused(&forged, "beyond the end of memory");
+    forge(&forged)->data = (void *)(UINTPTR_MAX - 15);
+    expect_refused(&forged, "beyond the end of memory");
 }
 
 TEST(sixty_four_dimensions_are_accepted) {
