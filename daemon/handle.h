@@ -5,6 +5,8 @@
 
 #include "call.h"
 
+enum { DEVICE_CPU = 1 }; /* as in DLPack */
+
 /* Gives the client one grant on `storage`. STATUS_OK, or what call_fail() returned. */
 int grant(struct call *call, struct storage *storage, struct wire_grant *ret_grant);
 

@@ -40,6 +40,9 @@ static int split_tail(struct call *call, struct named *named) {
         return call_broken(call,
                            "the sizes of description, name and data are not those of the tail");
     }
+    if (named->flags & ~(uint32_t)(PUT_EPHEMERAL | PUT_EXCLUSIVE)) {
+        return call_broken(call, "unknown flags");
+    }
     named->desc = call->tail;
     named->name = (const char *)call->tail + named->desc_nbytes;
     named->data = named->name + named->name_nbytes;
@@ -52,6 +55,9 @@ static int check_desc(struct call *call, const struct named *named, uint64_t sto
 
     if (!wrong) {
         wrong = desc_check(&desc, storage_nbytes);
+    }
+    if (!wrong && desc.device_type != DEVICE_CPU) {
+        wrong = "the description names another device than the storage is on";
     }
     return wrong ? call_fail(call, STATUS_INVALID, "%s", wrong) : STATUS_OK;
 }
@@ -162,6 +168,9 @@ int handle_get(struct call *call, const struct wire_get *request, struct wire_ge
     const char *bytes = (const char *)call->tail;
     const char *wrong = name_check(bytes, call->tail_nbytes);
 
+    if (request->flags & ~(uint32_t)GET_WAIT) {
+        return call_broken(call, "unknown flags");
+    }
     if (wrong) {
         return bad_name(call, wrong);
     }

@@ -10,8 +10,6 @@
 #include "call.h"
 #include "shortage.h"
 
-enum { DEVICE_CPU = 1 };
-
 static struct wire_grant grant_of(const struct storage *storage) {
     return (struct wire_grant){.storage = storage->id,
                                .nbytes = storage->nbytes,
