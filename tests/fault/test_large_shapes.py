@@ -99,7 +99,7 @@ def test_what_does_not_fit_64_bits_is_an_error_and_allocates_nothing(daemon):
 
 
 def test_a_view_of_one_element_a_billion_times_over_does_not_take_a_gibibyte_in_silence(start):
-    """A stride of 0: 2^30 elements on one byte. Packed it would be 1 GiB; that does not fit here."""
+    """A stride of 0: 2^30 elements on one byte. Packed it is 1 GiB, which does not fit here."""
     code = """
     wide = np.broadcast_to(np.zeros((), np.uint8), (1 << 30,))
     try:

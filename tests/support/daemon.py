@@ -20,6 +20,9 @@ PACKAGES = Path(os.environ.get("TENSORCX_PACKAGES", ROOT / "build" / "python"))
 PROGRAM = os.environ.get("TENSORCXD", str(PACKAGES / "tensorcx" / "lib" / "tensorcxd"))
 
 
+OURS = re.compile(r"/dev/shm/tensorcx|/memfd:")  # how the kernel shows segments and life pages
+
+
 def settle(condition, what="the condition", deadline=DEADLINE):
     """Asks until `condition()` is true and returns its value; fails after a generous deadline."""
     end = time.monotonic() + deadline
@@ -52,7 +55,7 @@ def descriptors(pid="self") -> dict[int, str]:
 def shared_maps(pid="self") -> list[str]:
     """The mappings of our segments and life pages in a process."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return [line for line in lines if re.search(r"/dev/shm/tensorcx|/memfd:", line)]
+    return list(filter(OURS.search, lines))
 
 
 def shm_files() -> set[str]:
@@ -151,10 +154,16 @@ class Daemon:
         return self.settle(clients=0, holds=0, storages=0, bytes=0, names=0, waiting=0)
 
     def footprint(self) -> tuple[int, int]:
-        """Descriptors and shared mappings of the daemon with one client and no segment."""
+        """Descriptors and shared mappings of the daemon with one client and no segment.
+
+        It closes what it has done with in its own time, so this waits until it has.
+        """
         self.settle(clients=0, segments=0)
         with self.connect() as observer:
-            # Who left just now is really closed once the loop has come round again.
-            settle(lambda: observer.stats()["clients"] == 1)
-            observer.stats()
-            return len(descriptors(self.pid)), len(shared_maps(self.pid))
+
+            def links():
+                observer.stats()
+                return list(descriptors(self.pid).values())
+
+            settle(lambda: not any(map(OURS.search, links())), "the segments' end")
+            return len(links()), len(shared_maps(self.pid))
