@@ -28,10 +28,11 @@ struct call {
 
     const void *reply_tail; /* borrowed until sent */
     size_t reply_tail_nbytes;
-    int reply_fd;                 /* -1: none */
-    bool reply_fd_is_ours;        /* to be closed when it is sent */
-    struct waitlist *wait;        /* of CALL_WAITS */
-    char text[WIRE_TEXT_MAX + 1]; /* of an error */
+    int reply_fd;                    /* -1: none */
+    bool reply_fd_is_ours;           /* to be closed when it is sent */
+    struct waitlist *wait;           /* of CALL_WAITS */
+    const struct shortage *shortage; /* it waited for memory, which cannot be had; NULL: no */
+    char text[WIRE_TEXT_MAX + 1];    /* of an error */
 };
 
 /* Answers with `status` and a text. */

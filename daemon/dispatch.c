@@ -187,36 +187,39 @@ void dispatch_message(struct client *client, const void *message, size_t nbytes,
     }
 }
 
+/* Runs a call again that has been taken out of the list it waited in. */
+static void run_again(struct parked *parked, const struct shortage *shortage) {
+    struct call call = call_of(parked->client, parked->message, parked->nbytes);
+
+    /* Not among its client's calls meanwhile, so that it is freed once if its answer closes the
+     * client. */
+    list_remove(&parked->link);
+    call.shortage = shortage;
+    if (run(&call) == CALL_WAITS) {
+        list_append(&parked->client->parked, &parked->link);
+        waiter_wait(&parked->waiter, call.wait);
+    } else {
+        parked_free(parked);
+    }
+}
+
 void dispatch_ready(struct server *server) {
     struct list *link;
 
     while ((link = list_pop(&server->ready))) {
         struct waiter *waiter = container_of(link, struct waiter, link);
-        struct parked *parked = container_of(waiter, struct parked, waiter);
-        struct call call = call_of(parked->client, parked->message, parked->nbytes);
-        /* While it is in no list and among its client's parked calls, so that it is freed once if
-         * the client is closed by its answer. */
-        list_remove(&parked->link);
-        if (run(&call) == CALL_WAITS) {
-            list_append(&parked->client->parked, &parked->link);
-            waiter_wait(waiter, call.wait);
-        } else {
-            parked_free(parked);
-        }
+        run_again(container_of(waiter, struct parked, waiter), NULL);
     }
 }
 
-static void answer_parked(struct parked *parked, int status, const char *text) {
-    struct call call = call_of(parked->client, parked->message, parked->nbytes);
+void dispatch_shortage(void *server, struct segment *segment, const struct shortage *shortage) {
+    struct list *waiters = &segment->waiters.waiters;
 
-    parked_free(parked);
-    answer_error(&call, status, text);
-}
-
-void dispatch_fail(struct waitlist *waitlist, int status, const char *text) {
-    while (!list_is_empty(&waitlist->waiters)) {
-        struct waiter *waiter = container_of(waitlist->waiters.next, struct waiter, link);
-        answer_parked(container_of(waiter, struct parked, waiter), status, text);
+    (void)server;
+    while (!list_is_empty(waiters)) {
+        struct waiter *waiter = container_of(waiters->next, struct waiter, link);
+        waiter_stop(waiter);
+        run_again(container_of(waiter, struct parked, waiter), shortage);
     }
 }
 
@@ -225,7 +228,10 @@ void dispatch_cancel(struct client *client, uint32_t request) {
         struct parked *parked = container_of(link, struct parked, link);
         const struct wire_header *header = (const struct wire_header *)parked->message;
         if (header->request == request) {
-            answer_parked(parked, STATUS_CANCELLED, "the call was cancelled");
+            struct call call = call_of(client, parked->message, parked->nbytes);
+            list_remove(&parked->link); /* as in run_again() */
+            answer_error(&call, STATUS_CANCELLED, "the call was cancelled");
+            parked_free(parked);
             return;
         }
     }

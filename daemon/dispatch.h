@@ -26,8 +26,8 @@ void dispatch_message(struct client *client, const void *message, size_t nbytes,
 /* Runs the calls on the server's list `ready` again, and those that get ready by that. */
 void dispatch_ready(struct server *server);
 
-/* Answers everybody who waits on `waitlist` with an error. */
-void dispatch_fail(struct waitlist *waitlist, int status, const char *text);
+/* segments.failed: runs the calls that wait for `segment` again, to answer with this shortage. */
+void dispatch_shortage(void *server, struct segment *segment, const struct shortage *shortage);
 
 /* Answers one waiting call of `client` with STATUS_CANCELLED, if it still waits. */
 void dispatch_cancel(struct client *client, uint32_t request);

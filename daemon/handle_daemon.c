@@ -20,23 +20,24 @@ int handle_stats(struct call *call, const struct wire_stats *request,
     const struct server *server = call->server;
 
     (void)request;
-    *reply = (struct wire_stats_reply){.pid = (uint64_t)getpid(),
-                                       .boot_id = server->boot_id,
-                                       .uptime_ms = server_now(server) - server->started_ms,
-                                       .backing = (uint64_t)server->segments.store->backing,
-                                       .clients = server->connected,
-                                       .holds = count_holds(server),
-                                       .storages = server->storages.by_id.count,
-                                       .bytes = server->storages.bytes,
-                                       .names = server->catalog.count,
-                                       .segments = server->segments.by_id.count,
-                                       .committed_bytes = server->segments.committed,
-                                       .warm_bytes = server->segments.warm_nbytes,
-                                       .capacity_bytes = server->segments.capacity,
-                                       .waiting = server->waiting,
-                                       .version = server->catalog.version,
-                                       .requests = server->requests,
-                                       .dropped = server->dropped};
+    *reply =
+        (struct wire_stats_reply){.pid = (uint64_t)getpid(),
+                                  .boot_id = server->boot_id,
+                                  .uptime_ms = server_now(server) - server->started_ms,
+                                  .backing = (uint64_t)server->segments.store->backing,
+                                  .clients = server->connected,
+                                  .holds = count_holds(server),
+                                  .storages = server->storages.by_id.count,
+                                  .bytes = server->storages.bytes,
+                                  .names = server->catalog.count,
+                                  .segments = server->segments.by_id.count + server->segments.dying,
+                                  .committed_bytes = server->segments.committed,
+                                  .warm_bytes = server->segments.warm_nbytes,
+                                  .capacity_bytes = server->segments.capacity,
+                                  .waiting = server->waiting,
+                                  .version = server->catalog.version,
+                                  .requests = server->requests,
+                                  .dropped = server->dropped};
     call->reply_tail = server->listener.path;
     call->reply_tail_nbytes = strlen(server->listener.path);
     return STATUS_OK;

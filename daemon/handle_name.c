@@ -53,11 +53,14 @@ static int check_desc(struct call *call, const struct named *named, uint64_t sto
     struct desc desc;
     const char *wrong = desc_decode(named->desc, named->desc_nbytes, &desc);
 
-    if (!wrong) {
-        wrong = desc_check(&desc, storage_nbytes);
-    }
     if (!wrong && desc.device_type != DEVICE_CPU) {
         wrong = "the description names another device than the storage is on";
+    }
+    if (!wrong && (desc.flags & ~(uint32_t)(DESC_READONLY | DESC_BUNDLE))) {
+        wrong = "the description has unknown flags";
+    }
+    if (!wrong) {
+        wrong = desc_check(&desc, storage_nbytes);
     }
     return wrong ? call_fail(call, STATUS_INVALID, "%s", wrong) : STATUS_OK;
 }
@@ -168,11 +171,11 @@ int handle_get(struct call *call, const struct wire_get *request, struct wire_ge
     const char *bytes = (const char *)call->tail;
     const char *wrong = name_check(bytes, call->tail_nbytes);
 
-    if (request->flags & ~(uint32_t)GET_WAIT) {
-        return call_broken(call, "unknown flags");
-    }
     if (wrong) {
         return bad_name(call, wrong);
+    }
+    if (request->flags & ~(uint32_t)GET_WAIT) {
+        return call_broken(call, "unknown flags");
     }
     const struct name *name = catalog_find(catalog, bytes, call->tail_nbytes);
     if (has_value(name) && name->value->version > request->newer_than) {

@@ -1,13 +1,12 @@
 /*
  * handle_storage.c - ALLOC, MAP, RELEASE, HOLD, ATTACH, ALIVE
  */
-#include "handle.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "call.h"
+#include "handle.h"
 #include "shortage.h"
 
 static struct wire_grant grant_of(const struct storage *storage) {
@@ -29,6 +28,10 @@ int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage
     struct storages *storages = &call->server->storages;
     struct shortage shortage;
     struct waitlist *wait;
+
+    if (call->shortage) {
+        return shortage_text(call->server, nbytes, call->shortage, call->text);
+    }
     int r = storage_create(storages, nbytes, ret_storage, &wait, &shortage);
 
     switch (r) {

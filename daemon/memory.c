@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SHARE_PERCENT = 95, TEXT_SIZE = 8192, FOLDER_SIZE = 4200, PATH_SIZE = 4300 };
+enum { TEXT_SIZE = 8192, FOLDER_SIZE = 4200, PATH_SIZE = 4300 };
 
 /* Reads a small file into `text`; false when it is not there. */
 static int read_text(const char *path, char text[TEXT_SIZE]) {
@@ -34,10 +34,11 @@ static uint64_t number_after(const char *text, const char *key) {
     return 0;
 }
 
-uint64_t memory_total_available(void) {
+static uint64_t machine_room(void) {
     char text[TEXT_SIZE];
 
-    return read_text("/proc/meminfo", text) ? number_after(text, "MemAvailable:") * 1024 : 0;
+    return read_text("/proc/meminfo", text) ? number_after(text, "MemAvailable:") * 1024
+                                            : UINT64_MAX;
 }
 
 /* File names of one cgroup version. */
@@ -108,10 +109,9 @@ static uint64_t cgroup_room(void) {
 }
 
 uint64_t memory_available(const char **ret_limit) {
-    uint64_t machine = memory_total_available();
+    uint64_t machine = machine_room();
     uint64_t cgroup = cgroup_room();
 
-    machine = machine ? machine / 100 * SHARE_PERCENT : UINT64_MAX;
     *ret_limit =
         cgroup < machine ? "the memory limit of the daemon's cgroup" : "the memory of this machine";
     return cgroup < machine ? cgroup : machine;

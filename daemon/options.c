@@ -2,7 +2,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +73,7 @@ static int parse_number(const char *text, double *ret_value, const char **ret_en
     }
     *ret_value = strtod(text, &end);
     *ret_end = end;
-    return isfinite(*ret_value) ? 0 : -1;
+    return __builtin_isfinite(*ret_value) ? 0 : -1;
 }
 
 static int parse_scaled(const struct option *option, const char *text, uint64_t *ret_value) {
@@ -97,7 +96,7 @@ static int parse_scaled(const struct option *option, const char *text, uint64_t 
     }
     value *= scale;
     if (*end || value < (double)option->min || value > (double)option->max ||
-        (option->kind == COUNT && value != floor(value))) {
+        (option->kind == COUNT && value != (double)(uint64_t)value)) {
         return -1;
     }
     *ret_value = (uint64_t)value;

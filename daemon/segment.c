@@ -11,11 +11,12 @@
 #include "memory.h"
 #include "status.h"
 
-#define MIB         ((uint64_t)1 << 20)
-#define COMMIT_STEP (4 * MIB) /* a few milliseconds */
-#define TRIM_STEP   (64 * MIB)
-#define SLAB_MAX    ((uint64_t)RANGE_SPACE_MAX)
-#define SLAB_MIN    ((uint64_t)64 * 1024)
+#define MIB           ((uint64_t)1 << 20)
+#define SHARE_PERCENT 95
+#define COMMIT_STEP   (4 * MIB) /* a few milliseconds */
+#define TRIM_STEP     (64 * MIB)
+#define SLAB_MAX      ((uint64_t)RANGE_SPACE_MAX)
+#define SLAB_MIN      ((uint64_t)64 * 1024)
 
 static void commit_next(struct segment *segment);
 static void commit_done(struct job *job);
@@ -233,8 +234,12 @@ static void commit_step(struct segment *segment) {
     worker_submit(segment->segments->worker, &segment->job);
 }
 
-static bool memory_is_short(const struct segments *segments, const char **ret_limit) {
-    return memory_available(ret_limit) < segments->committing;
+/* Bytes that may still be committed beyond what is being committed already. Not the last ones: that
+ * is when the kernel begins to kill. */
+static uint64_t memory_left(const struct segments *segments, const char **ret_limit) {
+    uint64_t share = memory_available(ret_limit) / 100 * SHARE_PERCENT;
+
+    return share - least(share, segments->committing);
 }
 
 static void commit_next(struct segment *segment) {
@@ -244,7 +249,7 @@ static void commit_next(struct segment *segment) {
         commit_fail(segment, NULL);
     } else if (segment->done == segment->nbytes) {
         commit_finish(segment);
-    } else if (segment->done == 0 && memory_is_short(segment->segments, &limit)) {
+    } else if (segment->done == 0 && memory_left(segment->segments, &limit) == 0) {
         commit_short(segment, (struct shortage){segment->nbytes, 0, limit});
     } else {
         commit_step(segment);
@@ -331,8 +336,7 @@ static uint64_t choose_size(struct segments *segments, uint64_t nbytes, uint64_t
     if (wanted < needed) {
         return 0;
     }
-    uint64_t memory = memory_available(&ret_shortage->limit);
-    memory -= least(memory, segments->committing);
+    uint64_t memory = memory_left(segments, &ret_shortage->limit);
     if (memory >= wanted) {
         return wanted;
     }
@@ -364,7 +368,7 @@ static int commit_begin(struct segments *segments, uint64_t nbytes, struct segme
     if (segment->is_slab) {
         segments->slab = segment;
     }
-    if (segments->dying > 0 && memory_is_short(segments, &limit)) {
+    if (segments->dying > 0 && memory_left(segments, &limit) == 0) {
         list_append(&segments->stalled, &segment->link);
     } else {
         commit_step(segment);

@@ -16,7 +16,6 @@
 #include "dispatch.h"
 #include "log.h"
 #include "memory.h"
-#include "shortage.h"
 #include "version.h"
 
 enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000 };
@@ -283,14 +282,14 @@ static int open_loop(struct server *server) {
 
 static void init_nouns(struct server *server) {
     const struct options *options = server->options;
-    uint64_t available = memory_total_available();
-    uint64_t capacity = options->capacity ? options->capacity : available / 2;
+    const char *limit;
+    uint64_t capacity = options->capacity ? options->capacity : memory_available(&limit) / 2;
 
     server->worker = (struct worker){&server->loop->uv, settle_worker, server};
     server->segments = (struct segments){.store = store_choose(options->backing, capacity),
                                          .worker = &server->worker,
                                          .ready = &server->ready,
-                                         .failed = shortage_tell,
+                                         .failed = dispatch_shortage,
                                          .now = now_of,
                                          .owner = server,
                                          .capacity = capacity,

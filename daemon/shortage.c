@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "client.h"
-#include "dispatch.h"
 #include "log.h"
 #include "status.h"
 
@@ -100,11 +99,4 @@ int shortage_text(const struct server *server, uint64_t nbytes, const struct sho
              nbytes, segments->committed, segments->capacity, shortage->error);
     return shortage->error == EMFILE || shortage->error == ENFILE ? STATUS_SYSTEM
                                                                   : STATUS_OUT_OF_MEMORY;
-}
-
-void shortage_tell(void *owner, struct segment *segment, const struct shortage *shortage) {
-    char text[WIRE_TEXT_MAX + 1];
-    int status = shortage_text(owner, shortage->asked, shortage, text);
-
-    dispatch_fail(&segment->waiters, status, text);
 }

@@ -12,6 +12,3 @@
  * to answer: STATUS_OUT_OF_MEMORY, or STATUS_SYSTEM when it is not memory that is missing. */
 int shortage_text(const struct server *server, uint64_t nbytes, const struct shortage *shortage,
                   char ret_text[WIRE_TEXT_MAX + 1]);
-
-/* segments.failed: answers all who waited for `segment`. */
-void shortage_tell(void *server, struct segment *segment, const struct shortage *shortage);
