@@ -75,9 +75,11 @@ static void lease_end(struct catalog *catalog, struct name *name) {
 static void lease_begin(struct catalog *catalog, struct name *name, struct lease *lease,
                         const struct put *put) {
     lease->name = name;
-    lease->end_ms = UINT64_MAX;
     list_init(&lease->link);
-    if (put->ttl_ms && !__builtin_add_overflow(put->now_ms, put->ttl_ms, &lease->end_ms)) {
+    if (put->ttl_ms == 0 || put->ttl_ms >= UINT64_MAX - put->now_ms) {
+        lease->end_ms = UINT64_MAX;
+    } else {
+        lease->end_ms = put->now_ms + put->ttl_ms;
         tree_insert(&catalog->expiring, &(struct end){lease->end_ms, lease}, &lease->by_end);
     }
     if (put->owner) {

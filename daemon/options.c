@@ -104,11 +104,14 @@ static int parse_scaled(const struct option *option, const char *text, uint64_t 
 }
 
 static int is_choice(const char *choices, const char *text) {
-    size_t length = strlen(text);
+    size_t length = strcspn(text, "|");
 
+    if (length == 0 || text[length]) {
+        return 0;
+    }
     for (const char *at = choices; at; at = strchr(at, '|')) {
         at += *at == '|';
-        if (length && strncmp(at, text, length) == 0 && (at[length] == '|' || !at[length])) {
+        if (strncmp(at, text, length) == 0 && (at[length] == '|' || !at[length])) {
             return 1;
         }
     }

@@ -1,0 +1,220 @@
+/* Storages and holds: what keeps a storage alive, and that counts cannot be broken from outside.
+ * The storages have no bytes, so that no memory is needed. */
+#include <errno.h>
+
+#include "fixture.h"
+#include "hold.h"
+#include "status.h"
+#include "storage.h"
+
+enum { LIMIT = 200000 };
+
+struct fixture {
+    struct segments segments;
+    struct storages storages;
+    struct holds alice, bob;
+};
+
+static void setup(struct fixture *f) {
+    *f = (struct fixture){.storages = {.segments = &f->segments, .max = LIMIT}};
+    storages_init(&f->storages);
+    holds_init(&f->alice);
+    holds_init(&f->bob);
+}
+
+/* Everybody lets go; asserts that nothing is left. */
+static void teardown(struct fixture *f) {
+    holds_fini(&f->alice, &f->storages);
+    holds_fini(&f->bob, &f->storages);
+    storages_fini(&f->storages);
+}
+
+/* A new storage with one reference of the caller's. */
+static struct storage *given_storage(struct fixture *f) {
+    struct storage *storage;
+    struct waitlist *wait;
+    struct shortage shortage;
+
+    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, 0, &storage, &wait, &shortage));
+    return storage;
+}
+
+/* A new storage that only alice holds. Returns its id. */
+static uint64_t given_held(struct fixture *f) {
+    struct storage *storage = given_storage(f);
+
+    EXPECT_EQ(0, hold_grant(&f->alice, storage));
+    storage_unref(&f->storages, storage);
+    return storage->id;
+}
+
+TEST(a_storage_goes_with_its_last_reference) {
+    struct fixture f;
+    setup(&f);
+    struct storage *storage = given_storage(&f);
+    uint64_t id = storage->id;
+
+    storage_ref(storage);
+    storage_unref(&f.storages, storage);
+    EXPECT_TRUE(storage_find(&f.storages, id) == storage);
+    storage_unref(&f.storages, storage);
+    EXPECT_TRUE(storage_find(&f.storages, id) == NULL);
+    teardown(&f);
+}
+
+TEST(ids_are_never_used_twice) {
+    struct fixture f;
+    uint64_t last = 0;
+    setup(&f);
+
+    for (int i = 0; i < 100; i++) {
+        struct storage *storage = given_storage(&f);
+        EXPECT_TRUE(storage->id > last);
+        last = storage->id;
+        storage_unref(&f.storages, storage);
+    }
+    teardown(&f);
+}
+
+TEST(a_limit_on_storages_is_kept) {
+    struct fixture f;
+    struct storage *storage;
+    struct waitlist *wait;
+    struct shortage shortage;
+    setup(&f);
+    f.storages.max = 1;
+    struct storage *only = given_storage(&f);
+
+    EXPECT_EQ(STATUS_LIMIT, storage_create(&f.storages, 0, &storage, &wait, &shortage));
+    storage_unref(&f.storages, only);
+    storage_unref(&f.storages, given_storage(&f));
+    teardown(&f);
+}
+
+TEST(ids_that_were_never_given_are_not_found) {
+    struct fixture f;
+    setup(&f);
+
+    EXPECT_TRUE(storage_find(&f.storages, 0) == NULL);
+    EXPECT_TRUE(storage_find(&f.storages, 1) == NULL);
+    EXPECT_TRUE(storage_find(&f.storages, UINT64_MAX) == NULL);
+    teardown(&f);
+}
+
+TEST(a_hold_lasts_until_every_grant_is_returned) {
+    struct fixture f;
+    setup(&f);
+    uint64_t id = given_held(&f);
+
+    hold_grant(&f.alice, storage_find(&f.storages, id));
+    hold_grant(&f.alice, storage_find(&f.storages, id));
+    EXPECT_EQ(1, holds_count(&f.alice));
+    EXPECT_EQ(0, hold_return(&f.alice, &f.storages, id, 2));
+    EXPECT_EQ(1, storage_find(&f.storages, id)->holders);
+    EXPECT_EQ(0, hold_return(&f.alice, &f.storages, id, 1));
+    EXPECT_TRUE(storage_find(&f.storages, id) == NULL);
+    EXPECT_EQ(0, holds_count(&f.alice));
+    teardown(&f);
+}
+
+TEST(returning_more_than_was_granted_changes_nothing) {
+    struct fixture f;
+    setup(&f);
+    uint64_t id = given_held(&f);
+
+    EXPECT_EQ(-EPROTO, hold_return(&f.alice, &f.storages, id, 2));
+    EXPECT_EQ(-EPROTO, hold_return(&f.alice, &f.storages, id, 0));
+    EXPECT_EQ(-EPROTO, hold_return(&f.alice, &f.storages, id, UINT64_MAX));
+    EXPECT_EQ(1, storage_find(&f.storages, id)->holders);
+    teardown(&f);
+}
+
+TEST(nobody_can_return_what_another_holds) {
+    struct fixture f;
+    setup(&f);
+    uint64_t id = given_held(&f);
+
+    EXPECT_EQ(-EPROTO, hold_return(&f.bob, &f.storages, id, 1));
+    EXPECT_EQ(-EPROTO, hold_return(&f.bob, &f.storages, id + 1, 1));
+    EXPECT_EQ(-EPROTO, hold_return(&f.bob, &f.storages, 0, 1));
+    EXPECT_TRUE(holds_have(&f.alice, storage_find(&f.storages, id)));
+    teardown(&f);
+}
+
+TEST(a_storage_lives_while_one_of_two_clients_holds_it) {
+    struct fixture f;
+    setup(&f);
+    uint64_t id = given_held(&f);
+
+    hold_grant(&f.bob, storage_find(&f.storages, id));
+    EXPECT_EQ(2, storage_find(&f.storages, id)->holders);
+    EXPECT_EQ(0, hold_return(&f.alice, &f.storages, id, 1));
+    EXPECT_EQ(1, storage_find(&f.storages, id)->holders);
+    teardown(&f);
+    EXPECT_TRUE(storage_find(&f.storages, id) == NULL);
+}
+
+TEST(what_is_attached_lives_as_long_as_what_it_is_attached_to) {
+    struct fixture f;
+    setup(&f);
+    struct storage *old = given_storage(&f);
+    struct storage *pack = given_storage(&f);
+    uint64_t id = old->id;
+
+    EXPECT_EQ(STATUS_OK, storage_attach(&f.storages, pack, old));
+    storage_unref(&f.storages, old);
+    EXPECT_TRUE(storage_find(&f.storages, id) == old);
+    storage_unref(&f.storages, pack);
+    EXPECT_TRUE(storage_find(&f.storages, id) == NULL);
+    EXPECT_EQ(0, f.storages.attachments);
+    teardown(&f);
+}
+
+TEST(a_long_chain_of_attachments_ends_without_recursion) {
+    struct fixture f;
+    setup(&f);
+    struct storage *last = given_storage(&f);
+
+    for (int i = 1; i < LIMIT; i++) {
+        struct storage *next = given_storage(&f);
+        EXPECT_EQ(STATUS_OK, storage_attach(&f.storages, next, last));
+        storage_unref(&f.storages, last);
+        last = next;
+    }
+    EXPECT_EQ(LIMIT, f.storages.by_id.count);
+    storage_unref(&f.storages, last);
+    teardown(&f);
+}
+
+TEST(a_storage_attached_twice_is_let_go_twice) {
+    struct fixture f;
+    setup(&f);
+    struct storage *old = given_storage(&f);
+    struct storage *pack = given_storage(&f);
+
+    for (int i = 0; i < 5; i++) {
+        EXPECT_EQ(STATUS_OK, storage_attach(&f.storages, pack, old));
+    }
+    EXPECT_EQ(6, old->references);
+    storage_unref(&f.storages, pack);
+    EXPECT_EQ(1, old->references);
+    storage_unref(&f.storages, old);
+    teardown(&f);
+}
+
+TEST(a_limit_on_attachments_is_kept) {
+    struct fixture f;
+    setup(&f);
+    f.storages.max = 3;
+    struct storage *old = given_storage(&f);
+    struct storage *pack = given_storage(&f);
+
+    for (int i = 0; i < 3; i++) {
+        EXPECT_EQ(STATUS_OK, storage_attach(&f.storages, pack, old));
+    }
+    EXPECT_EQ(STATUS_LIMIT, storage_attach(&f.storages, pack, old));
+    EXPECT_EQ(4, old->references);
+    storage_unref(&f.storages, pack);
+    storage_unref(&f.storages, old);
+    teardown(&f);
+}
