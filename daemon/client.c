@@ -19,6 +19,9 @@
 /* A batch, so that one busy client cannot keep all others waiting. */
 enum { MESSAGES_PER_EVENT = 32, DESCRIPTORS_UNREAD_MAX = 64 };
 
+/* Every message in a socket takes the kernel more than this. */
+enum { UNREAD_MESSAGE_MIN = 512 };
+
 /* A reply that the socket did not take yet. */
 struct unsent {
     struct list link; /* client::output */
@@ -161,9 +164,12 @@ static void flush(struct client *client) {
 bool client_may_send_descriptor(struct client *client) {
     int unread;
 
+    /* The kernel forgets a message some time after it was received, so a client that has read all
+     * may still seem to have a few unread: what counts is how many these bytes can be at most. */
     if (client->descriptors >= DESCRIPTORS_UNREAD_MAX && list_is_empty(&client->output) &&
-        ioctl(client->fd, SIOCOUTQ, &unread) == 0 && unread == 0) {
-        client->descriptors = 0;
+        ioctl(client->fd, SIOCOUTQ, &unread) == 0 &&
+        unread / UNREAD_MESSAGE_MIN < DESCRIPTORS_UNREAD_MAX) {
+        client->descriptors = (unsigned)(unread / UNREAD_MESSAGE_MIN);
     }
     if (client->descriptors >= DESCRIPTORS_UNREAD_MAX) {
         return false;

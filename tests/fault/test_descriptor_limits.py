@@ -76,6 +76,17 @@ def test_a_client_that_cannot_even_connect_says_why(daemon):
         program.finish()
 
 
+def test_a_client_that_reads_its_replies_is_never_told_that_it_does_not(daemon):
+    """Each tensor is a new segment here, so each asks for a descriptor."""
+    code = """
+    source = np.arange(6)
+    for _ in range(5000):
+        cx.asarray(source, copy=True)
+    """
+    with Program(code, socket=daemon.path) as program:
+        program.finish()
+
+
 def cpu_ticks(pid) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
