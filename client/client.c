@@ -77,6 +77,14 @@ void tcx_client_close(tcx_client_t *client) {
     free(client);
 }
 
+void tcx_client_disconnect(tcx_client_t *client) {
+    pthread_mutex_lock(&client->lock);
+    struct session *session = client->session;
+    client->session = NULL;
+    pthread_mutex_unlock(&client->lock);
+    session_unref(session); /* may take fork.c's lock, which comes before ours */
+}
+
 const char *tcx_client_socket(const tcx_client_t *client) {
     return client->path;
 }

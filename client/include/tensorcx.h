@@ -130,6 +130,10 @@ TCX_API int tcx_client_open(const tcx_client_options_t *options, tcx_client_t **
  * as they do. */
 TCX_API void tcx_client_close(tcx_client_t *client);
 
+/* Lets the connection go: it ends when the last tensor that came through it is gone. The next call
+ * connects anew, and does not know the memory of those tensors: finish with them first. */
+TCX_API void tcx_client_disconnect(tcx_client_t *client);
+
 /* The path of the socket; valid as long as the client. */
 TCX_API const char *tcx_client_socket(const tcx_client_t *client);
 

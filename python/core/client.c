@@ -5,6 +5,14 @@ static tcx_client_t *client_of(PyObject *self) {
     return ((struct client_object *)self)->client;
 }
 
+tcx_client_t *client_usable(PyObject *self) {
+    struct client_object *object = (struct client_object *)self;
+    if (!object->is_closed)
+        return object->client;
+    PyErr_SetString(PyExc_ValueError, "the client is closed");
+    return NULL;
+}
+
 /* ------------------------------------------------------------------------------------- life */
 
 static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -49,24 +57,39 @@ static PyObject *client_socket(PyObject *self, void *closure) {
     return PyUnicode_DecodeFSDefault(tcx_client_socket(client_of(self)));
 }
 
-static PyObject *client_connect(CORE_METHOD_ARGUMENTS) {
+/* The library's client stays until the object goes: other threads may be asking. */
+static PyObject *client_close(CORE_METHOD_ARGUMENTS) {
+    (void)type;
     (void)args;
     if (!core_args(0, nargs, kwnames))
         return NULL;
+    ((struct client_object *)self)->is_closed = 1;
+    CORE_BEGIN_ASKING
+    tcx_client_disconnect(client_of(self));
+    CORE_END_ASKING
+    Py_RETURN_NONE;
+}
+
+static PyObject *client_connect(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(0, nargs, kwnames))
+        return NULL;
     int status;
     CORE_BEGIN_ASKING
-    status = tcx_client_connect(client_of(self));
+    status = tcx_client_connect(client);
     CORE_END_ASKING
     return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
 }
 
 static PyObject *client_stop(CORE_METHOD_ARGUMENTS) {
     (void)args;
-    if (!core_args(0, nargs, kwnames))
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(0, nargs, kwnames))
         return NULL;
     int status;
     CORE_BEGIN_ASKING
-    status = tcx_stop(client_of(self));
+    status = tcx_stop(client);
     CORE_END_ASKING
     return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
 }
@@ -119,11 +142,11 @@ static PyObject *client_empty(CORE_METHOD_ARGUMENTS) {
     int64_t shape[TCX_NDIM_MAX];
     int32_t ndim;
     tcx_dtype_t dtype;
-    if (!core_args(3, nargs, kwnames) || shape_from_python(args[0], shape, &ndim) < 0 ||
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(3, nargs, kwnames) || shape_from_python(args[0], shape, &ndim) < 0 ||
         dtype_from_python(state, args[1], &dtype) < 0)
         return NULL;
     int zero = args[2] == Py_True;
-    tcx_client_t *client = client_of(self);
     tcx_tensor_t *tensor;
     int status;
     CORE_BEGIN_ASKING
@@ -136,11 +159,11 @@ static PyObject *client_empty(CORE_METHOD_ARGUMENTS) {
 /* _put(name: str | None, source, flags: int, ttl: float) */
 static PyObject *client_put(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
-    tcx_client_t *client = client_of(self);
+    tcx_client_t *client = client_usable(self);
     const char *name;
     tcx_put_options_t options;
     struct source source;
-    if (!core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
+    if (!client || !core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
         put_options_of(args + 2, &options) < 0 || source_open(state, args[1], &source) < 0)
         return NULL;
     tcx_tensor_t *tensor;
@@ -248,11 +271,11 @@ static int items_open(struct core_state *state, PyObject *list, struct items *re
 /* _put_bundle(name: str | None, items: list[tuple[path, source | None]], flags: int, ttl: float) */
 static PyObject *client_put_bundle(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
-    tcx_client_t *client = client_of(self);
+    tcx_client_t *client = client_usable(self);
     const char *name;
     tcx_put_options_t options;
     struct items items;
-    if (!core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
+    if (!client || !core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
         put_options_of(args + 2, &options) < 0 || items_open(state, args[1], &items) < 0)
         return NULL;
     tcx_bundle_t *bundle;
@@ -270,7 +293,8 @@ static PyObject *client_put_bundle(CORE_METHOD_ARGUMENTS) {
 /* _get(name: str, timeout: float, newer_than: int, readonly: bool) */
 static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
-    if (!core_args(4, nargs, kwnames))
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(4, nargs, kwnames))
         return NULL;
     const char *name = text_of(args[0]);
     if (!name)
@@ -282,7 +306,6 @@ static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
     };
     if (PyErr_Occurred())
         return NULL;
-    tcx_client_t *client = client_of(self);
     tcx_tensor_t *tensor = NULL;
     tcx_bundle_t *bundle = NULL;
     int status;
@@ -296,11 +319,12 @@ static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
 
 static PyObject *client_delete(CORE_METHOD_ARGUMENTS) {
     const char *name;
-    if (!core_args(1, nargs, kwnames) || !(name = text_of(args[0])))
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(1, nargs, kwnames) || !(name = text_of(args[0])))
         return NULL;
     int status;
     CORE_BEGIN_ASKING
-    status = tcx_delete(client_of(self), name);
+    status = tcx_delete(client, name);
     CORE_END_ASKING
     return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
 }
@@ -353,11 +377,13 @@ static PyObject *list_or_raise(struct core_state *state, int status, PyObject *l
 static PyObject *client_stat(CORE_METHOD_ARGUMENTS) {
     const char *name;
     PyObject *list;
-    if (!core_args(1, nargs, kwnames) || !(name = text_of(args[0])) || !(list = PyList_New(0)))
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(1, nargs, kwnames) || !(name = text_of(args[0])) ||
+        !(list = PyList_New(0)))
         return NULL;
     int status;
     CORE_BEGIN_ASKING
-    status = tcx_stat(client_of(self), name, add_entry, list);
+    status = tcx_stat(client, name, add_entry, list);
     CORE_END_ASKING
     return list_or_raise(core_state(type), status, list);
 }
@@ -366,12 +392,14 @@ static PyObject *client_stat(CORE_METHOD_ARGUMENTS) {
 static PyObject *client_list(CORE_METHOD_ARGUMENTS) {
     const char *prefix;
     PyObject *list;
-    if (!core_args(2, nargs, kwnames) || !(prefix = text_of(args[0])) || !(list = PyList_New(0)))
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(2, nargs, kwnames) || !(prefix = text_of(args[0])) ||
+        !(list = PyList_New(0)))
         return NULL;
     tcx_entry_fn add = args[1] == Py_True ? add_name : add_entry;
     int status;
     CORE_BEGIN_ASKING
-    status = tcx_list(client_of(self), prefix, add, list);
+    status = tcx_list(client, prefix, add, list);
     CORE_END_ASKING
     return list_or_raise(core_state(type), status, list);
 }
@@ -380,9 +408,9 @@ static PyObject *client_list(CORE_METHOD_ARGUMENTS) {
 
 static PyObject *client_stats(CORE_METHOD_ARGUMENTS) {
     (void)args;
-    if (!core_args(0, nargs, kwnames))
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(0, nargs, kwnames))
         return NULL;
-    tcx_client_t *client = client_of(self);
     tcx_stats_t s;
     char version[64], boot_id[17];
     int status;
@@ -428,11 +456,12 @@ static int add_peer(void *context, const tcx_peer_t *peer) {
 static PyObject *client_clients(CORE_METHOD_ARGUMENTS) {
     (void)args;
     PyObject *list;
-    if (!core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
         return NULL;
     int status;
     CORE_BEGIN_ASKING
-    status = tcx_clients(client_of(self), add_peer, list);
+    status = tcx_clients(client, add_peer, list);
     CORE_END_ASKING
     return list_or_raise(core_state(type), status, list);
 }
@@ -441,6 +470,9 @@ static PyObject *client_clients(CORE_METHOD_ARGUMENTS) {
 
 static PyMethodDef methods[] = {
     CORE_METHOD("connect", client_connect, "Connects to the daemon now, if that has not happened."),
+    CORE_METHOD("close", client_close,
+                "Ends the client: its connection goes with the last of its tensors, which stay "
+                "valid. What asks the daemon raises ValueError afterwards."),
     CORE_METHOD("stop", client_stop,
                 "Ends the daemon in good order: mapped memory stays valid, names are gone."),
     CORE_METHOD("stats", client_stats, "Counters of the daemon, a flat mapping."),

@@ -125,9 +125,13 @@ int source_is_shared(const struct source *source, tcx_client_t *client);
 struct client_object {
     PyObject_HEAD
     tcx_client_t *client; /* owned */
+    int is_closed;
 };
 
 extern PyType_Spec client_spec;
+
+/* The library's client, borrowed; NULL and ValueError when the Client is closed. */
+tcx_client_t *client_usable(PyObject *self);
 
 /* ---------------------------------------------------------------------------------- tensor.c */
 

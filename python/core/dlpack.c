@@ -152,10 +152,11 @@ PyObject *dlpack_export(CORE_METHOD_ARGUMENTS) {
         request_check(state, &request, &versioned, &copy) < 0)
         return NULL;
 
+    tcx_client_t *client = copy ? client_usable(((struct tensor_object *)self)->client) : NULL;
+    if (copy && !client)
+        return NULL;
     tensor = tcx_tensor_ref(tensor); /* close() may come while the GIL is away */
     if (copy) {
-        tcx_client_t *client =
-            ((struct client_object *)((struct tensor_object *)self)->client)->client;
         tcx_tensor_t *source = tensor;
         int status;
         CORE_BEGIN_ASKING
@@ -199,6 +200,7 @@ PyObject *dlpack_import(CORE_METHOD_ARGUMENTS) {
     if (!core_args(2, nargs, kwnames))
         return NULL;
     tcx_copy_mode_t mode = (tcx_copy_mode_t)PyLong_AsLong(args[1]);
+    tcx_client_t *client = mode == TCX_COPY_ALWAYS ? client_usable(self) : NULL;
     if (PyErr_Occurred())
         return NULL;
     struct DLManagedTensorVersioned *versioned =
@@ -208,7 +210,6 @@ PyObject *dlpack_import(CORE_METHOD_ARGUMENTS) {
     if (!versioned && !legacy)
         return refuse(state, args[0]);
 
-    tcx_client_t *client = ((struct client_object *)self)->client;
     tcx_tensor_t *tensor;
     int status;
     CORE_BEGIN_ASKING

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any, SupportsIndex, TypedDict, cast, overload
+from typing import Any, Self, SupportsIndex, TypedDict, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -46,6 +46,12 @@ class Client(_core.Client):
     """
 
     __slots__ = ("__weakref__",)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     # --------------------------------------------------------------------------------- new tensors
 

@@ -32,6 +32,7 @@ def start(request, folder):
         return daemon
 
     yield start
+    request.node.funcargs.clear()  # pytest would keep clients until later
     try:
         if request.session.testsfailed == failed:
             for daemon, before in running:

@@ -7,7 +7,8 @@ import tensorcx as cx
 
 @pytest.fixture
 def client(daemon):
-    return cx.Client(daemon.path, autostart=False)
+    with cx.Client(daemon.path, autostart=False) as client:
+        yield client
 
 
 def refused(kind, call, *words):

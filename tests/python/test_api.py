@@ -580,3 +580,28 @@ def test_elsewhere_the_import_fails_with_a_clear_text(
 def test_a_newer_or_unknown_kernel_is_welcome(monkeypatch, release):
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("L", "h", release, "#1", "aarch64")))
     _platform.check()
+
+
+# --------------------------------------------------------------------------------- closing clients
+
+
+def test_a_closed_client_asks_no_more_and_its_tensors_stay(daemon):
+    with cx.Client(daemon.path) as client:
+        t = client.put("kept", np.arange(3))
+    with pytest.raises(ValueError, match="closed"):
+        client.get("kept")
+    with pytest.raises(ValueError, match="closed"):
+        t.copy()
+    assert np.asarray(t).sum() == 3
+    client.close()
+    cx.delete("kept")
+
+
+def test_a_closed_client_is_gone_from_the_daemon_with_its_last_tensor(daemon):
+    client = cx.Client(daemon.path)
+    t = client.put("kept", np.arange(3))
+    cx.delete("kept")
+    client.close()
+    assert cx.stats()["clients"] == 2
+    del t
+    daemon.settle(bytes=0)
