@@ -89,10 +89,12 @@ def capsule_name(capsule) -> bytes:
 
 
 def contents(capsule):
-    """The managed tensor in a capsule that nobody has taken yet."""
+    """The managed tensor in a capsule that nobody has taken yet; keeps the capsule."""
     name = capsule_name(capsule)
     kind = DLManagedTensorVersioned if name == VERSIONED else DLManagedTensor
-    return kind.from_address(get_pointer(id(capsule), name))
+    managed = kind.from_address(get_pointer(id(capsule), name))
+    managed.capsule = capsule
+    return managed
 
 
 def dims(pointer: int, ndim: int) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ import threading
 import forge
 import numpy as np
 import pytest
-import tensorcx as cx
 from forge import Forge, Producer
+
+import tensorcx as cx
 
 VALUES = np.arange(6, dtype=np.float32)
 KINDS = pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])

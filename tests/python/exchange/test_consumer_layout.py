@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorcx as cx
 from forge import BOOL, INT32, Forge, Producer
+
+import tensorcx as cx
 
 VALUES = np.arange(64, dtype=np.float32)
 KINDS = pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
@@ -155,14 +156,15 @@ def test_what_cannot_be_is_refused(versioned, copy, changes):
 
 @COPIES
 def test_sixty_four_dimensions_are_accepted(copy):
-    assert_shape = (1,) * 64
-    tensor = cx.from_dlpack(Producer(given(shape=assert_shape)), copy=copy)
-    assert tensor.shape == assert_shape
-    assert tensor.item() == 0.0
+    """NumPy before 2.0 shows no more than 32 of them, so only the tensor is looked at."""
+    tensor = cx.from_dlpack(Producer(given(shape=(1,) * 64)), copy=copy)
+    assert (tensor.ndim, tensor.shape, tensor.size) == (64, (1,) * 64, 1)
 
 
 def test_a_huge_shape_with_a_zero_is_legal():
-    assert accepted(given(shape=(2**31, 0, 2**40), data=None)).size == 0
+    """NumPy cannot show it as an array, so only the tensor is looked at."""
+    tensor = cx.from_dlpack(Producer(given(shape=(2**31, 0, 2**40), data=None)))
+    assert (tensor.shape, tensor.size, tensor.nbytes) == ((2**31, 0, 2**40), 0, 0)
 
 
 def test_integers_keep_their_bits():

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorcx as cx
 from forge import CPU, Forge, Producer
+
+import tensorcx as cx
 
 VALUES = np.arange(6, dtype=np.float32)
 

@@ -5,8 +5,9 @@ import gc
 
 import numpy as np
 import pytest
-import tensorcx as cx
 from forge import BOOL, CPU, CUDA, FLOAT32, INT32, IS_COPIED, PADDED, READ_ONLY, Forge, Producer
+
+import tensorcx as cx
 
 COPIES = pytest.mark.parametrize("copy", [False, True], ids=["share", "copy"])
 EVERY_COPY = pytest.mark.parametrize("copy", [None, False, True])

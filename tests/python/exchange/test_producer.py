@@ -7,8 +7,9 @@ import itertools
 import forge
 import numpy as np
 import pytest
-import tensorcx as cx
 from forge import CPU, IS_COPIED, LEGACY, READ_ONLY, VERSIONED, Forge, Producer
+
+import tensorcx as cx
 
 LEGACY_REQUESTS = [{}, {"max_version": None}, {"max_version": (0, 8)}, {"max_version": (0, 0)}]
 VERSIONED_REQUESTS = [{"max_version": v} for v in [(1, 0), (1, 3), (2, 0), (100, 3)]]

@@ -5,8 +5,9 @@ import weakref
 
 import numpy as np
 import pytest
-import tensorcx as cx
 from forge import Forge, Producer
+
+import tensorcx as cx
 
 NUMPY = tuple(int(part) for part in np.__version__.split(".")[:3])
 WRITABLE_IMPORT = NUMPY >= (2, 2, 5)  # of a versioned capsule

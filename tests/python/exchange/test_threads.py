@@ -6,8 +6,9 @@ import threading
 
 import numpy as np
 import pytest
-import tensorcx as cx
 from forge import Forge, Producer
+
+import tensorcx as cx
 
 THREADS = 8
 
@@ -109,7 +110,7 @@ except ImportError as error:
     print("refused:", error)
 else:
     import threading
-    box = [cx.from_dlpack(np.arange(6, dtype=np.float32))]
+    box = [cx.from_dlpack(cx.asarray(np.arange(6, dtype=np.float32), copy=True))]
     view = np.from_dlpack(box[0])
     thread = threading.Thread(target=box.clear)
     thread.start()
@@ -127,7 +128,8 @@ print("main goes on", flush=True)
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="the module has another name there")
 def test_a_second_interpreter_works_or_refuses_cleanly():
-    """NumPy itself may refuse to be loaded there; nothing ever crashes."""
+    """NumPy itself may refuse to be loaded there; nothing ever crashes. (The memory is ours: the
+    deleter of NumPy's own arrays does not support a second interpreter.)"""
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SUBINTERPRETER],
         capture_output=True, text=True, timeout=100, check=False,
