@@ -56,8 +56,8 @@ static void disconnect(struct client *client, const char *reason) {
     }
     dispatch_forget(client);
     client->server->connected--;
-    if (client->server->refused == client) {
-        server_refusal_done(client->server);
+    if (client->server->acceptor.refused == client) {
+        acceptor_refusal_done(&client->server->acceptor);
     }
 }
 

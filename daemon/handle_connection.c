@@ -75,7 +75,9 @@ int handle_hello(struct call *call, const struct wire_hello *request,
     }
     int page = lifepage_open(&server->pages, client, &fd);
     if (page < 0) {
-        return refuse(call, STATUS_LIMIT, "the daemon cannot make a life page for this client: %s",
+        return refuse(call, STATUS_LIMIT,
+                      "the daemon cannot make a life page for this client: %s (its limit of "
+                      "descriptors is RLIMIT_NOFILE)",
                       strerror(-page));
     }
     client->page = page;

@@ -38,8 +38,8 @@ int handle_stats(struct call *call, const struct wire_stats *request,
                                   .version = server->catalog.version,
                                   .requests = server->requests,
                                   .dropped = server->dropped};
-    call->reply_tail = server->listener.path;
-    call->reply_tail_nbytes = strlen(server->listener.path);
+    call->reply_tail = server->acceptor.listener.path;
+    call->reply_tail_nbytes = strlen(server->acceptor.listener.path);
     return STATUS_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,7 +14,7 @@
 
 #include "status.h"
 
-enum { WAIT_STEPS = 1000, STEP_NS = 10 * 1000 * 1000, BACKLOG = 4096 };
+enum { LOCK_TRIES = 1000, STEP_NS = 10 * 1000 * 1000, BACKLOG = 4096 };
 
 static int system_error(char text[LISTEN_TEXT_SIZE], const char *what, const char *path) {
     snprintf(text, LISTEN_TEXT_SIZE, "%s %s: %s", what, path, strerror(errno));
@@ -32,23 +33,30 @@ static int new_socket(void) {
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-/* Whether a daemon accepts connections at `path`. A full backlog counts as one. */
-static int is_served(const char *path) {
+/* The process that accepts connections at `path`; 0: none. A full backlog counts as one, -1. */
+static pid_t served_by(const char *path) {
     struct sockaddr_un address = address_of(path);
+    struct ucred peer = {.pid = -1};
+    socklen_t size = sizeof peer;
     int fd = new_socket();
 
     if (fd < 0) {
         return 0;
     }
-    int served = connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN;
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) {
+        (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+    } else if (errno != EAGAIN) {
+        peer.pid = 0;
+    }
     close(fd);
-    return served;
+    return peer.pid;
 }
 
-static int already_served(const char *path, char text[LISTEN_TEXT_SIZE]) {
+static int already_served(const char *path, pid_t pid, char text[LISTEN_TEXT_SIZE]) {
     snprintf(text, LISTEN_TEXT_SIZE,
-             "another daemon serves %s (stop it with `tensorcx stop`, or choose another --socket)",
-             path);
+             "another daemon (pid %d) serves %s already: stop it with `tensorcx stop`, or choose "
+             "another --socket",
+             (int)pid, path);
     return STATUS_EXISTS;
 }
 
@@ -62,13 +70,10 @@ static void lock_path(const char *path, char ret_lock[PATH_SIZE + 8]) {
     snprintf(ret_lock, PATH_SIZE + 8, "%.*s.lock", (int)length, path);
 }
 
-static int take_lock(struct listener *listener, char text[LISTEN_TEXT_SIZE]) {
-    struct timespec step = {0, STEP_NS};
-    char lock[PATH_SIZE + 8];
+static int open_lock(struct listener *listener, const char *lock, char text[LISTEN_TEXT_SIZE]) {
     struct stat info;
-
-    lock_path(listener->path, lock);
     int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+
     if (fd < 0) {
         return system_error(text, "the lock file cannot be opened:", lock);
     }
@@ -77,23 +82,37 @@ static int take_lock(struct listener *listener, char text[LISTEN_TEXT_SIZE]) {
         snprintf(text, LISTEN_TEXT_SIZE, "%s is in the way: it is not a lock file", lock);
         return STATUS_INVALID;
     }
-    for (int i = 0; i < WAIT_STEPS; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-            return STATUS_OK;
-        }
+    return STATUS_OK;
+}
+
+/* Tries `count` times, a hundredth of a second apart. */
+static int take_lock(struct listener *listener, int count, char text[LISTEN_TEXT_SIZE]) {
+    struct timespec step = {0, STEP_NS};
+    char lock[PATH_SIZE + 8];
+
+    lock_path(listener->path, lock);
+    int status = open_lock(listener, lock, text);
+    if (status != STATUS_OK) {
+        return status;
+    }
+    while (flock(listener->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) {
             return system_error(text, "the lock file cannot be locked:", lock);
         }
-        if (is_served(listener->path)) {
-            return already_served(listener->path, text);
+        pid_t pid = served_by(listener->path);
+        if (pid) {
+            return already_served(listener->path, pid, text);
+        }
+        if (--count == 0) {
+            snprintf(text, LISTEN_TEXT_SIZE,
+                     "another daemon holds %s but does not answer at %s: end it, or choose another "
+                     "--socket",
+                     lock, listener->path);
+            return STATUS_UNAVAILABLE;
         }
         nanosleep(&step, NULL);
     }
-    snprintf(
-        text, LISTEN_TEXT_SIZE,
-        "another daemon holds %s but does not answer at %s: end it, or choose another --socket",
-        lock, listener->path);
-    return STATUS_UNAVAILABLE;
+    return STATUS_OK;
 }
 
 /* Makes sure that nothing is at the socket's path. */
@@ -105,8 +124,8 @@ static int clear_path(const char *path, char text[LISTEN_TEXT_SIZE]) {
     }
     if (!S_ISSOCK(info.st_mode)) {
         snprintf(text, LISTEN_TEXT_SIZE,
-                 "%s is in the way: it is not a socket (remove it, or choose another --socket)",
-                 path);
+                 "%s is in the way: it is %s, not a socket (remove it, or choose another --socket)",
+                 path, S_ISLNK(info.st_mode) ? "a symbolic link" : "another kind of file");
         return STATUS_INVALID;
     }
     if (info.st_uid != geteuid()) {
@@ -116,8 +135,9 @@ static int clear_path(const char *path, char text[LISTEN_TEXT_SIZE]) {
                  path, (unsigned)info.st_uid, (unsigned)geteuid());
         return STATUS_DENIED;
     }
-    if (is_served(path)) {
-        return already_served(path, text);
+    pid_t pid = served_by(path);
+    if (pid) {
+        return already_served(path, pid, text);
     }
     return unlink(path) == 0 ? STATUS_OK
                              : system_error(text, "the old socket is in the way:", path);
@@ -145,20 +165,48 @@ static int bind_socket(struct listener *listener, char text[LISTEN_TEXT_SIZE]) {
     return STATUS_OK;
 }
 
+/* Watches the folder; begun before the socket is there, so that nothing is missed. Without inotify
+ * a vanished socket is just not noticed. */
+static void start_watch(struct listener *listener) {
+    char folder[PATH_SIZE];
+
+    memcpy(folder, listener->path, sizeof folder);
+    char *slash = strrchr(folder, '/');
+    slash[slash == folder] = '\0';
+    listener->watch_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (listener->watch_fd >= 0) {
+        (void)inotify_add_watch(listener->watch_fd, folder,
+                                IN_DELETE | IN_MOVED_FROM | IN_DELETE_SELF | IN_MOVE_SELF);
+    }
+}
+
+/* Folder, lock, socket, in this order; what is there already stays. */
+static int establish(struct listener *listener, int lock_tries, char text[LISTEN_TEXT_SIZE]) {
+    int status = path_make_folder(listener->path, text);
+
+    if (status == STATUS_OK && listener->lock_fd < 0) {
+        status = take_lock(listener, lock_tries, text);
+    }
+    if (status == STATUS_OK) {
+        start_watch(listener);
+        status = clear_path(listener->path, text);
+    }
+    return status == STATUS_OK ? bind_socket(listener, text) : status;
+}
+
+static void close_fd(int *fd) {
+    if (*fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+}
+
 int listener_open(struct listener *listener, const char *path, char ret_text[LISTEN_TEXT_SIZE]) {
-    listener->fd = listener->lock_fd = -1;
+    *listener = (struct listener){.fd = -1, .lock_fd = -1, .watch_fd = -1};
     int status = path_resolve(path, listener->path, ret_text);
+
     if (status == STATUS_OK) {
-        status = path_make_folder(listener->path, ret_text);
-    }
-    if (status == STATUS_OK) {
-        status = take_lock(listener, ret_text);
-    }
-    if (status == STATUS_OK) {
-        status = clear_path(listener->path, ret_text);
-    }
-    if (status == STATUS_OK) {
-        status = bind_socket(listener, ret_text);
+        status = establish(listener, LOCK_TRIES, ret_text);
     }
     if (status != STATUS_OK) {
         listener_unlock(listener);
@@ -166,23 +214,50 @@ int listener_open(struct listener *listener, const char *path, char ret_text[LIS
     return status;
 }
 
-void listener_close(struct listener *listener) {
+static int is_same_file(const char *path, dev_t dev, ino_t ino) {
     struct stat info;
 
-    if (listener->fd < 0) {
-        return;
+    return lstat(path, &info) == 0 && info.st_dev == dev && info.st_ino == ino;
+}
+
+int listener_is_whole(struct listener *listener) {
+    char events[4096];
+
+    while (read(listener->watch_fd, events, sizeof events) > 0) {
     }
-    if (lstat(listener->path, &info) == 0 && info.st_dev == listener->dev &&
-        info.st_ino == listener->ino) {
+    return is_same_file(listener->path, listener->dev, listener->ino);
+}
+
+static int has_lock(const struct listener *listener) {
+    char lock[PATH_SIZE + 8];
+    struct stat info;
+
+    lock_path(listener->path, lock);
+    return listener->lock_fd >= 0 && fstat(listener->lock_fd, &info) == 0 &&
+           is_same_file(lock, info.st_dev, info.st_ino);
+}
+
+int listener_restore(struct listener *listener, char ret_text[LISTEN_TEXT_SIZE]) {
+    close_fd(&listener->fd);
+    close_fd(&listener->watch_fd);
+    if (!has_lock(listener)) {
+        close_fd(&listener->lock_fd);
+    }
+    int status = establish(listener, 1, ret_text);
+    if (status != STATUS_OK) {
+        close_fd(&listener->watch_fd);
+    }
+    return status;
+}
+
+void listener_close(struct listener *listener) {
+    if (listener->fd >= 0 && is_same_file(listener->path, listener->dev, listener->ino)) {
         unlink(listener->path);
     }
-    close(listener->fd);
-    listener->fd = -1;
+    close_fd(&listener->fd);
 }
 
 void listener_unlock(struct listener *listener) {
-    if (listener->lock_fd >= 0) {
-        close(listener->lock_fd);
-        listener->lock_fd = -1;
-    }
+    close_fd(&listener->watch_fd);
+    close_fd(&listener->lock_fd);
 }

@@ -11,8 +11,9 @@
 #include "path.h"
 
 struct listener {
-    int fd;      /* owned; -1: closed */
-    int lock_fd; /* owned; -1: none */
+    int fd;       /* owned; -1: closed */
+    int lock_fd;  /* owned; -1: none */
+    int watch_fd; /* owned: inotify on the socket's folder; -1: not to be had */
     char path[PATH_SIZE];
     dev_t dev; /* of the socket's file, */
     ino_t ino; /* to see whether the file is still ours */
@@ -28,5 +29,14 @@ int listener_open(struct listener *listener, const char *path, char ret_text[LIS
 /* Stops listening and removes the socket's file if it is still ours; the lock stays. */
 void listener_close(struct listener *listener);
 
-/* Gives up the lock. */
+/* Gives up the lock, and all that is left. */
 void listener_unlock(struct listener *listener);
+
+/* Whether the socket's file is still there; `watch_fd` becomes readable when it may not be, and
+ * this reads it. */
+int listener_is_whole(struct listener *listener);
+
+/* The file has vanished (a cleaner, a logout): makes folder, lock and socket anew; `fd` and
+ * `watch_fd` are new descriptors then. As listener_open(), without waiting; with STATUS_EXISTS
+ * another daemon has taken the place. */
+int listener_restore(struct listener *listener, char ret_text[LISTEN_TEXT_SIZE]);

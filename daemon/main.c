@@ -50,8 +50,8 @@ static int serve(const struct options *options, int ready_fd) {
     char text[LISTEN_TEXT_SIZE];
     int status = listener_open(&listener, options->socket, text);
 
-    if (status == STATUS_EXISTS && ready_fd >= 0) {
-        /* Another one was faster: whoever asked for a daemon has one. */
+    if (status == STATUS_EXISTS && options->background) {
+        /* Another one was faster: who wanted a daemon has one. */
         detach_report(ready_fd, NULL);
         return 0;
     }
@@ -61,8 +61,12 @@ static int serve(const struct options *options, int ready_fd) {
     }
     struct server *server = malloc(sizeof *server);
     int r = server ? server_init(server, options, &listener) : -ENOMEM;
-    if (r < 0 || chdir("/") != 0) {
-        return fail(ready_fd, strerror(r < 0 ? -r : errno));
+    if (r < 0) {
+        listener_close(&listener);
+        return fail(ready_fd, strerror(-r));
+    }
+    if (chdir("/") != 0) {
+        log_warn("event=server.chdir error=\"%s\"", strerror(errno));
     }
     detach_report(ready_fd, NULL);
     server_run(server);

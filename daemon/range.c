@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { SCAN_MAX = 32, PAGE_UNITS = RANGE_PAGE / RANGE_UNIT };
+enum { SCAN_FEW = 2, SCAN_MANY = 64, PAGE_UNITS = RANGE_PAGE / RANGE_UNIT };
 
 /* Eight lists per power of two; below 8 units one list per size. */
 static unsigned bin_of(uint32_t units) {
@@ -41,9 +41,28 @@ static void take_off(struct ranges *ranges, struct range *range) {
     }
 }
 
-static struct range *find(struct ranges *ranges, uint32_t units) {
-    unsigned bin = bin_for(units);
+/* Units to skip so that `range` begins at a multiple of `align`, a power of two. */
+static uint32_t skip_of(const struct range *range, uint32_t align) {
+    return (0 - range->offset) & (align - 1);
+}
 
+/* Looks at the first `count` ranges of one list. */
+static struct range *scan(struct ranges *ranges, unsigned bin, uint32_t units, uint32_t align,
+                          int count) {
+    list_for_each (link, &ranges->bins[bin]) {
+        struct range *range = container_of(link, struct range, free);
+        if (range->units >= units + skip_of(range, align)) {
+            return range;
+        }
+        if (--count == 0) {
+            break;
+        }
+    }
+    return NULL;
+}
+
+/* The first range of the first list from `bin` up that has one. */
+static struct range *first_from(struct ranges *ranges, unsigned bin) {
     for (unsigned word = bin / 64; word < RANGE_BINS / 64; word++) {
         uint64_t bits = ranges->filled[word];
         if (word == bin / 64) {
@@ -54,18 +73,22 @@ static struct range *find(struct ranges *ranges, uint32_t units) {
             return container_of(ranges->bins[first].next, struct range, free);
         }
     }
-    /* Nothing that surely fits. Some range of the list below may. */
-    int left = SCAN_MAX;
-    list_for_each (link, &ranges->bins[bin_of(units)]) {
-        struct range *range = container_of(link, struct range, free);
-        if (range->units >= units) {
-            return range;
-        }
-        if (--left == 0) {
-            break;
-        }
-    }
     return NULL;
+}
+
+/* First what was given back last, if it has about this size: its pages are in the caches. Then what
+ * surely fits. Then what may. */
+static struct range *find(struct ranges *ranges, uint32_t units, uint32_t align) {
+    unsigned sure = bin_for(units + align - 1);
+    struct range *range = scan(ranges, bin_of(units), units, align, SCAN_FEW);
+
+    if (!range) {
+        range = first_from(ranges, sure);
+    }
+    for (unsigned bin = bin_of(units); !range && bin < sure; bin++) {
+        range = scan(ranges, bin, units, align, SCAN_MANY);
+    }
+    return range;
 }
 
 /* Cuts `range` after `units`, in no list both. Returns the rest, NULL without memory. */
@@ -129,13 +152,15 @@ struct range *range_take(struct ranges *ranges, uint64_t nbytes) {
     }
     uint32_t align = nbytes >= RANGE_PAGE_FROM ? PAGE_UNITS : 1;
     uint32_t units = (uint32_t)((nbytes + RANGE_UNIT - 1) / RANGE_UNIT);
-    struct range *range = find(ranges, units + align - 1);
+    /* Whole pages, so that what they leave begins at a page as well. */
+    units = (units + align - 1) & ~(align - 1);
+    struct range *range = find(ranges, units, align);
 
     if (!range) {
         return NULL;
     }
     take_off(ranges, range);
-    uint32_t skip = (0 - range->offset) & (align - 1);
+    uint32_t skip = skip_of(range, align);
     if (skip) {
         struct range *aligned = cut(range, skip);
         insert(ranges, range);

@@ -83,18 +83,22 @@ static void trim_done(struct job *job) {
     trim_next(segment);
 }
 
-/* Takes the segment off the books; its memory follows piece by piece. */
-static void segment_destroy(struct segment *segment) {
+/* From here on the memory counts as free, and the segment cannot be found any more. */
+static void take_off_books(struct segment *segment) {
     struct segments *segments = segment->segments;
 
-    assert(list_is_empty(&segment->waiters.waiters) && list_is_empty(&segment->link));
-    log_debug("event=segment.destroy segment=%" PRIu64 " bytes=%" PRIu64, segment->id,
-              segment->nbytes);
     table_remove(&segments->by_id, segment->id);
     segments->committed -= segment->nbytes;
     segments->destroyed++;
     segments->dying++;
     segment->state = SEGMENT_DYING;
+}
+
+/* Gives the memory back, piece by piece. */
+static void give_back(struct segment *segment) {
+    assert(list_is_empty(&segment->waiters.waiters) && list_is_empty(&segment->link));
+    log_debug("event=segment.destroy segment=%" PRIu64 " bytes=%" PRIu64, segment->id,
+              segment->nbytes);
     segment->done = 0;
     trim_next(segment);
 }
@@ -119,7 +123,8 @@ static void destroy_warm(struct segment *segment) {
     if (empty) {
         range_drop(&segment->segments->ranges, empty);
     }
-    segment_destroy(segment);
+    take_off_books(segment);
+    give_back(segment);
 }
 
 /* Destroys warm segments, the longest unused first, until at most `keep` bytes of them are left. */
@@ -167,7 +172,7 @@ static struct segment *find_warm(const struct segments *segments, uint64_t nbyte
 
 /* ---------------------------------------------------------------------------------- commit */
 
-/* Takes a committing segment off the books and answers its waiters. */
+/* Gives up a committing segment, and tells its waiters why if there are any. */
 static void commit_fail(struct segment *segment, const struct shortage *shortage) {
     struct segments *segments = segment->segments;
 
@@ -175,10 +180,11 @@ static void commit_fail(struct segment *segment, const struct shortage *shortage
     if (segments->slab == segment) {
         segments->slab = NULL;
     }
+    take_off_books(segment);
     if (shortage) {
         segments->failed(segments->owner, segment, shortage);
     }
-    segment_destroy(segment);
+    give_back(segment);
 }
 
 static void commit_finish(struct segment *segment) {

@@ -18,11 +18,8 @@
 #include "memory.h"
 #include "version.h"
 
-enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000 };
-
 struct loop {
     uv_loop_t uv;
-    uv_poll_t listener;
     uv_poll_t pages;
     uv_timer_t timer;
     uv_signal_t terminate, interrupt;
@@ -37,86 +34,6 @@ static uint64_t now_of(void *server) {
     return server_now(server);
 }
 
-/* --------------------------------------------------------------------------------------- accept */
-
-static void on_connection(uv_poll_t *poll, int status, int events);
-
-/* Stops accepting for a while. */
-static void rest(struct server *server) {
-    uv_poll_stop(&server->loop->listener);
-    server->rest_until_ms = server_now(server) + REST_MS;
-}
-
-static void resume_accepting(struct server *server) {
-    server->rest_until_ms = 0;
-    if (!server->stopping) {
-        uv_poll_start(&server->loop->listener, UV_READABLE, on_connection);
-    }
-}
-
-static void open_reserve(struct server *server) {
-    if (server->reserve_fd < 0) {
-        server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    }
-}
-
-/* Takes a connection in order to tell it why it cannot stay: one at a time, and while it is being
- * told (or until it has been silent for too long) no others are accepted. */
-static void refuse(struct server *server, int fd, const char *reason) {
-    log_warn("event=client.refused reason=\"%s\"", reason);
-    rest(server);
-    server->refused = client_open(server, fd, reason);
-}
-
-void server_refusal_done(struct server *server) {
-    server->refused = NULL;
-    open_reserve(server);
-    resume_accepting(server);
-}
-
-static int accept_one(struct server *server) {
-    return accept4(server->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-}
-
-/* No descriptor is left: the reserve makes room for one connection. */
-static void accept_with_reserve(struct server *server) {
-    if (server->reserve_fd >= 0) {
-        close(server->reserve_fd);
-        server->reserve_fd = -1;
-    }
-    int fd = accept_one(server);
-    if (fd >= 0) {
-        refuse(server, fd, "the daemon has no descriptor left: raise its RLIMIT_NOFILE");
-    } else {
-        rest(server);
-        open_reserve(server);
-    }
-}
-
-static void on_connection(uv_poll_t *poll, int status, int events) {
-    struct server *server = poll->data;
-
-    (void)status;
-    (void)events;
-    for (int i = 0; i < ACCEPTS_PER_EVENT && !server->rest_until_ms; i++) {
-        int fd = accept_one(server);
-        if (fd >= 0 && server->clients_count >= server->options->max_clients) {
-            refuse(server, fd,
-                   "the daemon has as many clients as it may: the limit is --max-clients");
-        } else if (fd >= 0) {
-            client_open(server, fd, NULL);
-        } else if (errno == EMFILE || errno == ENFILE) {
-            accept_with_reserve(server);
-        } else if (errno == EAGAIN) {
-            break;
-        } else if (errno != EINTR && errno != ECONNABORTED) {
-            log_error("event=server.accept error=\"%s\"", strerror(errno));
-            rest(server);
-        }
-    }
-    server_settle(server);
-}
-
 /* ----------------------------------------------------------------------------------------- time */
 
 static uint64_t sooner(uint64_t a, uint64_t b) {
@@ -127,6 +44,9 @@ static uint64_t sooner(uint64_t a, uint64_t b) {
 static uint64_t idle_end(struct server *server) {
     bool idle = server->clients_count == 0 && server->catalog.count == 0;
 
+    if (server->acceptor.is_replaced && server->clients_count == 0) {
+        return 0; /* nobody can come any more */
+    }
     if (!idle || server->options->idle_exit_ms == 0) {
         server->idle_since_ms = 0;
         return UINT64_MAX;
@@ -143,17 +63,10 @@ static uint64_t do_due(struct server *server) {
     uint64_t due_ms = catalog_expire(&server->catalog, now_ms);
 
     due_ms = sooner(due_ms, segments_expire(&server->segments, now_ms));
-    if (server->rest_until_ms && server->rest_until_ms <= now_ms) {
-        if (server->refused) {
-            client_close(server->refused, "refused, and said nothing", true);
-        } else {
-            resume_accepting(server);
-        }
-    }
-    due_ms = server->rest_until_ms ? sooner(due_ms, server->rest_until_ms) : due_ms;
+    due_ms = sooner(due_ms, acceptor_do_due(&server->acceptor, now_ms));
     uint64_t end_ms = idle_end(server);
     if (end_ms <= now_ms) {
-        server->stop_reason = "idle";
+        server->stop_reason = server->acceptor.is_replaced ? "replaced" : "idle";
     }
     return sooner(due_ms, end_ms);
 }
@@ -194,8 +107,7 @@ static void stop(struct server *server) {
              server->stop_reason, server->clients_count, server->catalog.count,
              server->storages.by_id.count, server->storages.bytes);
     server->stopping = true;
-    close_handle(&loop->listener);
-    listener_close(&server->listener);
+    acceptor_stop(&server->acceptor);
     /* First: from here on nothing that clients have mapped is emptied. */
     segments_stop(&server->segments);
     while (!list_is_empty(&server->clients)) {
@@ -264,11 +176,10 @@ static int open_loop(struct server *server) {
     }
     server->loop = loop;
     loop->due_ms = UINT64_MAX;
-    uv_poll_init(&loop->uv, &loop->listener, server->listener.fd);
     uv_timer_init(&loop->uv, &loop->timer);
     uv_signal_init(&loop->uv, &loop->terminate);
     uv_signal_init(&loop->uv, &loop->interrupt);
-    loop->listener.data = loop->timer.data = server;
+    loop->timer.data = server;
     loop->terminate.data = loop->interrupt.data = server;
     uv_signal_start(&loop->terminate, on_signal, SIGTERM);
     uv_signal_start(&loop->interrupt, on_signal, SIGINT);
@@ -284,9 +195,11 @@ static void init_nouns(struct server *server) {
     const struct options *options = server->options;
     const char *limit;
     uint64_t capacity = options->capacity ? options->capacity : memory_available(&limit) / 2;
+    uint64_t wanted = capacity;
+    const struct store *store = store_choose(options->backing, &capacity);
 
     server->worker = (struct worker){&server->loop->uv, settle_worker, server};
-    server->segments = (struct segments){.store = store_choose(options->backing, capacity),
+    server->segments = (struct segments){.store = store,
                                          .worker = &server->worker,
                                          .ready = &server->ready,
                                          .failed = dispatch_shortage,
@@ -294,6 +207,7 @@ static void init_nouns(struct server *server) {
                                          .owner = server,
                                          .capacity = capacity,
                                          .warm_ms = options->warm_ms};
+    server->is_short_of_shm = capacity < wanted;
     segments_init(&server->segments);
     server->storages =
         (struct storages){.segments = &server->segments, .max = options->max_storages};
@@ -305,7 +219,8 @@ static void init_nouns(struct server *server) {
 
 int server_init(struct server *server, const struct options *options,
                 const struct listener *listener) {
-    *server = (struct server){.options = options, .listener = *listener, .reserve_fd = -1};
+    memset(server, 0, sizeof *server);
+    server->options = options;
     list_init(&server->clients);
     list_init(&server->gone);
     list_init(&server->ready);
@@ -322,15 +237,14 @@ int server_init(struct server *server, const struct options *options,
     }
     server->started_ms = server_now(server);
     init_nouns(server);
-    open_reserve(server);
+    acceptor_start(&server->acceptor, server, listener);
     log_info("event=server.start pid=%d version=%s socket=%s backing=%s capacity=%" PRIu64,
-             (int)getpid(), TENSORCX_VERSION, server->listener.path, server->segments.store->name,
-             server->segments.capacity);
+             (int)getpid(), TENSORCX_VERSION, server->acceptor.listener.path,
+             server->segments.store->name, server->segments.capacity);
     return 0;
 }
 
 void server_run(struct server *server) {
-    resume_accepting(server);
     server_settle(server);
     uv_run(&server->loop->uv, UV_RUN_DEFAULT);
 
@@ -339,11 +253,8 @@ void server_run(struct server *server) {
     storages_fini(&server->storages);
     segments_fini(&server->segments);
     lifepages_fini(&server->pages);
-    if (server->reserve_fd >= 0) {
-        close(server->reserve_fd);
-    }
     uv_loop_close(&server->loop->uv);
     free(server->loop);
-    listener_unlock(&server->listener);
+    acceptor_fini(&server->acceptor);
     log_info("event=server.end");
 }

@@ -10,10 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "accept.h"
 #include "catalog.h"
 #include "lifepage.h"
 #include "list.h"
-#include "listen.h"
 #include "messages.h"
 #include "options.h"
 #include "segment.h"
@@ -25,20 +25,19 @@ struct loop; /* libuv's handles, known to server.c */
 
 struct server {
     const struct options *options; /* borrowed: main's */
-    struct listener listener;
+    struct acceptor acceptor;
     struct loop *loop; /* owned */
     struct worker worker;
     struct lifepages pages;
 
     struct segments segments;
+    bool is_short_of_shm; /* the capacity is what /dev/shm had room for */
     struct storages storages;
     struct catalog catalog;
 
     struct list clients;    /* of struct client, by id; owned */
     struct list gone;       /* of struct client, to be freed before the loop goes on; owned */
     struct list ready;      /* of struct waiter: calls to run again */
-    struct client *refused; /* borrowed: the one that is being told why it cannot connect */
-    int reserve_fd;         /* owned: closed to accept a connection when there is no other */
     uint64_t clients_count; /* gone ones not included */
     uint64_t connected;     /* of these, with an open socket */
     uint64_t next_client;
@@ -46,7 +45,6 @@ struct server {
     uint64_t boot_id, started_ms;
     uint64_t requests, dropped, waiting;
     uint64_t idle_since_ms;  /* 0: not idle */
-    uint64_t rest_until_ms;  /* the listener rests until then; 0: it does not */
     const char *stop_reason; /* static; set: end as soon as this event is handled */
     bool stopping;
 
@@ -54,8 +52,8 @@ struct server {
     _Alignas(8) char page[WIRE_LIST_MAX];       /* a handler's reply tail */
 };
 
-/* Sets everything up to serve `listener`, which is taken over with its lock, also on failure. 0 or
- * a negative errno. */
+/* Sets everything up to serve `listener`, which is taken over. 0 or a negative errno, and then the
+ * listener is still the caller's. */
 int server_init(struct server *server, const struct options *options,
                 const struct listener *listener);
 
@@ -67,6 +65,3 @@ uint64_t server_now(const struct server *server);
 
 /* To be called at the end of every event. */
 void server_settle(struct server *server);
-
-/* The client that was told why it cannot connect is closed: others have their turn. */
-void server_refusal_done(struct server *server);

@@ -47,9 +47,10 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
 
 static void add_reason(struct text *text, const struct server *server,
                        const struct shortage *shortage) {
-    const struct store *store = server->segments.store;
+    bool store_is_full = shortage->error == ENOSPC && server->segments.store == &store_posix;
+    bool capacity_is_full = !shortage->error && !shortage->limit;
 
-    if (shortage->error == ENOSPC && store == &store_posix) {
+    if (store_is_full || (capacity_is_full && server->is_short_of_shm)) {
         add(text,
             "/dev/shm is full (start the daemon with --backing=memfd, or make /dev/shm larger: "
             "docker run --shm-size)");

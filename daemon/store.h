@@ -34,5 +34,5 @@ extern const struct store store_posix; /* shm_open(), unlinked at once */
 extern const struct store store_memfd; /* memfd, sealed against any change of size */
 
 /* The store for --backing=auto|posix|memfd. auto takes memfd when /dev/shm has less room than
- * `capacity`, and the log says so. */
-const struct store *store_choose(const char *backing, uint64_t capacity);
+ * *capacity, and the log says so; posix lowers *capacity to that room. */
+const struct store *store_choose(const char *backing, uint64_t *capacity);

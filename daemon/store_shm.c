@@ -123,22 +123,27 @@ const struct store store_memfd = {.name = "memfd",
                                   .write = write_all,
                                   .trim = trim};
 
-const struct store *store_choose(const char *backing, uint64_t capacity) {
+static uint64_t room_in_dev_shm(void) {
     struct statvfs mount;
+
+    return statvfs("/dev/shm", &mount) == 0 ? (uint64_t)mount.f_bavail * mount.f_frsize : 0;
+}
+
+const struct store *store_choose(const char *backing, uint64_t *capacity) {
+    uint64_t room = room_in_dev_shm();
 
     if (strcmp(backing, "memfd") == 0) {
         return &store_memfd;
     }
+    if (room >= *capacity) {
+        return &store_posix;
+    }
+    log_info("event=store.room reason=\"/dev/shm has less room than the capacity\" room=%" PRIu64
+             " capacity=%" PRIu64 " backing=%s",
+             room, *capacity, strcmp(backing, "posix") == 0 ? "posix" : "memfd");
     if (strcmp(backing, "posix") == 0) {
+        *capacity = room;
         return &store_posix;
     }
-    uint64_t room =
-        statvfs("/dev/shm", &mount) == 0 ? (uint64_t)mount.f_bavail * mount.f_frsize : 0;
-    if (room >= capacity) {
-        return &store_posix;
-    }
-    log_info("event=store.memfd reason=\"/dev/shm has less room than the capacity\" room=%" PRIu64
-             " capacity=%" PRIu64,
-             room, capacity);
     return &store_memfd;
 }

@@ -85,6 +85,32 @@ TEST(the_gap_before_an_aligned_range_is_used_for_small_ones) {
     range_drop(&ranges, range_give(&ranges, large));
 }
 
+TEST(a_hole_of_exactly_the_size_is_used_again) {
+    static const uint64_t sizes[] = {256,    5000,  RANGE_PAGE_FROM, RANGE_PAGE_FROM + 1,
+                                     300000, 999999};
+    static struct range *taken[MIB / 256 + 1];
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct range *whole = NULL;
+        struct ranges ranges;
+        size_t count = 0;
+        ranges_init(&ranges);
+        add_space(&ranges, 1, MIB);
+        while ((taken[count] = range_take(&ranges, sizes[i]))) {
+            count++;
+        }
+        uint32_t offset = taken[count / 2]->offset;
+        range_give(&ranges, taken[count / 2]);
+        taken[count / 2] = range_take(&ranges, sizes[i]);
+        EXPECT_TRUE(taken[count / 2] && taken[count / 2]->offset == offset);
+        while (count-- > 0) {
+            whole = range_give(&ranges, taken[count]);
+        }
+        EXPECT_TRUE(whole != NULL);
+        range_drop(&ranges, whole);
+    }
+}
+
 TEST(neighbours_merge_whatever_the_order) {
     static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};

@@ -1,0 +1,233 @@
+#include "accept.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "client.h"
+#include "log.h"
+#include "server.h"
+#include "status.h"
+
+enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000, RESTORE_MS = 1000 };
+
+static void on_connection(uv_poll_t *poll, int status, int events);
+static void on_folder(uv_poll_t *poll, int status, int events);
+
+/* ---------------------------------------------------------------------------------------- watching
+ */
+
+static uv_poll_t *watch(struct acceptor *acceptor, int fd, uv_poll_cb callback) {
+    uv_poll_t *poll = fd < 0 ? NULL : malloc(sizeof *poll);
+
+    if (poll && uv_poll_init(acceptor->server->worker.loop, poll, fd) != 0) {
+        free(poll);
+        poll = NULL;
+    }
+    if (poll) {
+        poll->data = acceptor;
+        uv_poll_start(poll, UV_READABLE, callback);
+    }
+    return poll;
+}
+
+static void free_poll(uv_handle_t *poll) {
+    free(poll);
+}
+
+static void unwatch(uv_poll_t **poll) {
+    if (*poll) {
+        uv_close((uv_handle_t *)*poll, free_poll);
+        *poll = NULL;
+    }
+}
+
+static void watch_all(struct acceptor *acceptor) {
+    acceptor->connections = watch(acceptor, acceptor->listener.fd, on_connection);
+    acceptor->folder = watch(acceptor, acceptor->listener.watch_fd, on_folder);
+}
+
+static void unwatch_all(struct acceptor *acceptor) {
+    unwatch(&acceptor->connections);
+    unwatch(&acceptor->folder);
+}
+
+/* Accepts nothing for a while. */
+static void rest(struct acceptor *acceptor) {
+    if (acceptor->connections) {
+        uv_poll_stop(acceptor->connections);
+    }
+    acceptor->rest_until_ms = server_now(acceptor->server) + REST_MS;
+}
+
+static void resume(struct acceptor *acceptor) {
+    acceptor->rest_until_ms = 0;
+    if (acceptor->connections) {
+        uv_poll_start(acceptor->connections, UV_READABLE, on_connection);
+    }
+}
+
+/* --------------------------------------------------------------------------------------- accepting
+ */
+
+static void open_reserve(struct acceptor *acceptor) {
+    if (acceptor->reserve_fd < 0) {
+        acceptor->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+}
+
+/* Takes a connection in order to tell it why it cannot stay: one at a time, and while it is being
+ * told (or until it has been silent for too long) no others are accepted. */
+static void refuse(struct acceptor *acceptor, int fd, const char *reason) {
+    log_warn("event=client.refused reason=\"%s\"", reason);
+    rest(acceptor);
+    acceptor->refused = client_open(acceptor->server, fd, reason);
+}
+
+void acceptor_refusal_done(struct acceptor *acceptor) {
+    acceptor->refused = NULL;
+    open_reserve(acceptor);
+    resume(acceptor);
+}
+
+static int accept_one(struct acceptor *acceptor) {
+    return accept4(acceptor->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
+/* No descriptor is left: the reserve makes room for one connection. Returns whether there was one.
+ */
+static bool accept_with_reserve(struct acceptor *acceptor) {
+    if (acceptor->reserve_fd >= 0) {
+        close(acceptor->reserve_fd);
+        acceptor->reserve_fd = -1;
+    }
+    int fd = accept_one(acceptor);
+    if (fd >= 0) {
+        refuse(acceptor, fd, "the daemon has no descriptor left: raise its RLIMIT_NOFILE");
+        return true;
+    }
+    /* accept() wants a descriptor before it looks whether anybody is there. */
+    if (errno != EAGAIN) {
+        rest(acceptor);
+    }
+    open_reserve(acceptor);
+    return false;
+}
+
+/* Returns whether there may be another connection to accept now. */
+static bool accept_next(struct acceptor *acceptor) {
+    struct server *server = acceptor->server;
+    int fd = accept_one(acceptor);
+
+    if (fd >= 0) {
+        if (server->clients_count >= server->options->max_clients) {
+            refuse(acceptor, fd,
+                   "the daemon has as many clients as it may: the limit is --max-clients");
+        } else {
+            client_open(server, fd, NULL);
+        }
+        return true;
+    }
+    switch (errno) {
+    case EAGAIN:
+        return false;
+    case EINTR:
+    case ECONNABORTED:
+        return true;
+    case EMFILE:
+    case ENFILE:
+        return accept_with_reserve(acceptor);
+    default:
+        log_error("event=server.accept error=\"%s\"", strerror(errno));
+        rest(acceptor);
+        return false;
+    }
+}
+
+static void on_connection(uv_poll_t *poll, int status, int events) {
+    struct acceptor *acceptor = poll->data;
+    int left = ACCEPTS_PER_EVENT;
+
+    (void)status;
+    (void)events;
+    while (left-- > 0 && !acceptor->rest_until_ms && accept_next(acceptor)) {
+    }
+    server_settle(acceptor->server);
+}
+
+/* --------------------------------------------------------------------------------------- restoring
+ */
+
+static void restore(struct acceptor *acceptor) {
+    char text[LISTEN_TEXT_SIZE];
+
+    unwatch_all(acceptor);
+    int status = listener_restore(&acceptor->listener, text);
+    if (status == STATUS_OK) {
+        log_warn("event=server.restore socket=%s", acceptor->listener.path);
+        acceptor->restore_ms = 0;
+        watch_all(acceptor);
+        if (acceptor->rest_until_ms) {
+            rest(acceptor);
+        }
+    } else if (status == STATUS_EXISTS) {
+        log_warn("event=server.replaced socket=%s", acceptor->listener.path);
+        acceptor->restore_ms = 0;
+        acceptor->is_replaced = true;
+    } else {
+        if (!acceptor->restore_ms) {
+            log_error("event=server.restore error=\"%s\"", text);
+        }
+        acceptor->restore_ms = server_now(acceptor->server) + RESTORE_MS;
+    }
+}
+
+static void on_folder(uv_poll_t *poll, int status, int events) {
+    struct acceptor *acceptor = poll->data;
+
+    (void)status;
+    (void)events;
+    if (!listener_is_whole(&acceptor->listener)) {
+        restore(acceptor);
+    }
+    server_settle(acceptor->server);
+}
+
+uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms) {
+    if (acceptor->rest_until_ms && acceptor->rest_until_ms <= now_ms) {
+        if (acceptor->refused) {
+            client_close(acceptor->refused, "refused, and said nothing", true);
+        } else {
+            resume(acceptor);
+        }
+    }
+    if (acceptor->restore_ms && acceptor->restore_ms <= now_ms) {
+        restore(acceptor);
+    }
+    uint64_t rest_ms = acceptor->rest_until_ms ? acceptor->rest_until_ms : UINT64_MAX;
+    uint64_t restore_ms = acceptor->restore_ms ? acceptor->restore_ms : UINT64_MAX;
+    return rest_ms < restore_ms ? rest_ms : restore_ms;
+}
+
+void acceptor_start(struct acceptor *acceptor, struct server *server,
+                    const struct listener *listener) {
+    *acceptor = (struct acceptor){.server = server, .listener = *listener, .reserve_fd = -1};
+    open_reserve(acceptor);
+    watch_all(acceptor);
+}
+
+void acceptor_stop(struct acceptor *acceptor) {
+    unwatch_all(acceptor);
+    listener_close(&acceptor->listener);
+}
+
+void acceptor_fini(struct acceptor *acceptor) {
+    if (acceptor->reserve_fd >= 0) {
+        close(acceptor->reserve_fd);
+    }
+    listener_unlock(&acceptor->listener);
+}

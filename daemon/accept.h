@@ -1,0 +1,43 @@
+/*
+ * accept.h - connections coming in, and a socket that can be connected to
+ *
+ * Owned by the server. Takes new connections until the daemon is full, then tells one at a time why
+ * it cannot stay. Notices that the socket's file has vanished and makes it anew. Knows libuv, and
+ * clients only as what it makes of a connection.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "listen.h"
+
+struct client;
+struct server;
+struct uv_poll_s;
+
+struct acceptor {
+    struct server *server;         /* borrowed: owns us */
+    struct listener listener;      /* owned */
+    struct uv_poll_s *connections; /* on listener.fd; NULL: not watched. Owned, at last by libuv */
+    struct uv_poll_s *folder;      /* on listener.watch_fd; the same */
+    struct client *refused;        /* borrowed: the one that is being told why it cannot stay */
+    int reserve_fd;                /* owned: closed to accept a connection when there is no other */
+    uint64_t rest_until_ms;        /* accepts nothing until then; 0: it does */
+    uint64_t restore_ms;           /* when to make the vanished socket again; 0: it is there */
+    bool is_replaced;              /* another daemon has taken the place */
+};
+
+/* Begins to accept on `listener`, which is taken over with its lock. */
+void acceptor_start(struct acceptor *acceptor, struct server *server,
+                    const struct listener *listener);
+
+/* Ends that, and removes the socket's file. The lock stays until acceptor_fini(). */
+void acceptor_stop(struct acceptor *acceptor);
+void acceptor_fini(struct acceptor *acceptor);
+
+/* Does what is due. Returns when the next thing is, UINT64_MAX: nothing. */
+uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms);
+
+/* The client that was told why it cannot stay is closed: others have their turn. */
+void acceptor_refusal_done(struct acceptor *acceptor);
