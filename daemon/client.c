@@ -45,7 +45,9 @@ static void free_poll(uv_handle_t *poll) {
 }
 
 static void disconnect(struct client *client, const char *reason) {
-    log_info("event=client.close client=%" PRIu64 " pid=%d reason=\"%s\" holds=%" PRIu64,
+    /* Who never said HELLO only looked whether we are there. */
+    log_line(client->state == CLIENT_NEW ? LOG_DEBUG : LOG_INFO,
+             "event=client.close client=%" PRIu64 " pid=%d reason=\"%s\" holds=%" PRIu64,
              client->id, client->pid, reason, holds_count(&client->holds));
     uv_close((uv_handle_t *)client->poll, free_poll);
     client->poll = NULL;

@@ -87,25 +87,45 @@ static uint64_t room_above(const char *root, const char *path, const struct file
     }
 }
 
-static uint64_t cgroup_room(void) {
-    char text[TEXT_SIZE];
-    uint64_t least = UINT64_MAX;
-    char *rest;
+/* Finds our cgroup in the text of /proc/self/cgroup; with both versions, the one that has the
+ * memory. Returns its path, which ends at a newline, or NULL. */
+static const char *find_cgroup(const char *text, int *ret_version) {
+    const char *v1_line = strstr(text, ":memory:");
+    const char *v2_line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
 
-    if (!read_text("/proc/self/cgroup", text)) {
-        return least;
+    *ret_version = v1_line ? 1 : 2;
+    return v1_line ? v1_line + strlen(":memory:") : v2_line ? strchr(v2_line, '/') : NULL;
+}
+
+/* The path of our cgroup below the root of its hierarchy; false when there is none. */
+static int own_cgroup(char *path, size_t size, int *ret_version) {
+    char text[TEXT_SIZE];
+    const char *found =
+        read_text("/proc/self/cgroup", text) ? find_cgroup(text, ret_version) : NULL;
+
+    if (found) {
+        snprintf(path, size, "%.*s", (int)strcspn(found, "\n"), found);
     }
-    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        char *version1 = strstr(line, ":memory:");
-        uint64_t room = UINT64_MAX;
-        if (strncmp(line, "0::", 3) == 0) {
-            room = room_above("/sys/fs/cgroup", line + 3, &v2);
-        } else if (version1) {
-            room = room_above("/sys/fs/cgroup/memory", version1 + 8, &v1);
-        }
-        least = room < least ? room : least;
+    return found != NULL;
+}
+
+static uint64_t cgroup_room(void) {
+    char path[FOLDER_SIZE - 64];
+    int version;
+
+    if (!own_cgroup(path, sizeof path, &version)) {
+        return UINT64_MAX;
     }
-    return least;
+    return version == 1 ? room_above("/sys/fs/cgroup/memory", path, &v1)
+                        : room_above("/sys/fs/cgroup", path, &v2);
+}
+
+void memory_cgroup(char *ret_path, size_t size) {
+    int version;
+
+    if (!own_cgroup(ret_path, size, &version)) {
+        snprintf(ret_path, size, "?");
+    }
 }
 
 uint64_t memory_available(const char **ret_limit) {

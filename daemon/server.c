@@ -2,13 +2,11 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -219,6 +217,8 @@ static void init_nouns(struct server *server) {
 
 int server_init(struct server *server, const struct options *options,
                 const struct listener *listener) {
+    char cgroup[256];
+
     memset(server, 0, sizeof *server);
     server->options = options;
     list_init(&server->clients);
@@ -238,9 +238,11 @@ int server_init(struct server *server, const struct options *options,
     server->started_ms = server_now(server);
     init_nouns(server);
     acceptor_start(&server->acceptor, server, listener);
-    log_info("event=server.start pid=%d version=%s socket=%s backing=%s capacity=%" PRIu64,
+    memory_cgroup(cgroup, sizeof cgroup);
+    log_info("event=server.start pid=%d version=%s socket=%s backing=%s capacity=%" PRIu64
+             " cgroup=%s",
              (int)getpid(), TENSORCX_VERSION, server->acceptor.listener.path,
-             server->segments.store->name, server->segments.capacity);
+             server->segments.store->name, server->segments.capacity, cgroup);
     return 0;
 }
 
