@@ -317,6 +317,8 @@ static int finish(struct session *session, struct call *call, struct call **ret_
 
     if (call->state == CALL_SENT) {
         r = session_error_lost(session);
+    } else if (!status_is_known(r)) {
+        r = error(STATUS_INTERNAL, "tensorcxd answered with a status that is unknown here: %d", r);
     } else if (r == STATUS_OK) {
         *ret_call = call;
         return STATUS_OK;
@@ -342,9 +344,11 @@ static int give_up(struct session *session, struct call *call, int status) {
     return error_plain(status);
 }
 
-static int error_silent(const struct session *session, int64_t waited_ns) {
-    return error(STATUS_TIMEOUT, "tensorcxd (pid %d) has not answered for %.3g s: is it stopped?",
-                 (int)session->pid, (double)waited_ns / 1e9);
+static int error_silent(const struct session *session) {
+    return error(STATUS_TIMEOUT,
+                 "tensorcxd (pid %d) has not answered for %.3g s: is it stopped? (TENSORCX_TIMEOUT "
+                 "sets how long to wait)",
+                 (int)session->pid, (double)session->patience.answer_ns / 1e9);
 }
 
 static int error_unsent(const struct session *session, const struct frame *frame, enum sent sent) {
@@ -392,7 +396,7 @@ int call_run(struct session *session, const struct frame *frame, int64_t extra_n
         r = await(session, call, clock_after(patience));
         if (r == STATUS_TIMEOUT) {
             give_up(session, call, r);
-            error_silent(session, patience);
+            error_silent(session);
         } else if (r == STATUS_INTERRUPTED) {
             give_up(session, call, r);
         } else {
@@ -443,7 +447,7 @@ int call_await_end(struct session *session) {
         destroy(session, call);
     }
     if (r == STATUS_TIMEOUT) {
-        error_silent(session, session->patience.answer_ns);
+        error_silent(session);
     } else if (r == STATUS_INTERRUPTED) {
         error_plain(r);
     }

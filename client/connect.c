@@ -40,7 +40,7 @@ static enum outcome after_connect(int number, const char *path, int *ret_status)
         *ret_status = error(STATUS_DENIED, "%s: %s", path, strerror(number));
         return FAILED;
     case EPROTOTYPE:
-        *ret_status = error(STATUS_INVALID, "%s is the socket of another program", path);
+        *ret_status = error(STATUS_UNAVAILABLE, "%s is the socket of another program", path);
         return FAILED;
     default:
         *ret_status = error_system(number, "%s", path);

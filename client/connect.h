@@ -8,6 +8,6 @@ struct session;
 
 /* Connects to the daemon at `path`, and starts one there if none answers and `autostarts`. Waits.
  * STATUS_OK and a session with one reference; STATUS_UNAVAILABLE, STATUS_DENIED, STATUS_VERSION,
- * STATUS_TIMEOUT, STATUS_INTERRUPTED, STATUS_INVALID, STATUS_SYSTEM, STATUS_OUT_OF_MEMORY. */
+ * STATUS_TIMEOUT, STATUS_INTERRUPTED, STATUS_SYSTEM, STATUS_OUT_OF_MEMORY. */
 int connect_session(const char *path, const struct patience *patience, int autostarts,
                     struct session **ret_session);

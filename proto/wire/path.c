@@ -1,6 +1,7 @@
 #include "path.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,13 +39,13 @@ static int print_default(char *path, size_t size) {
 
 /* A relative path is made absolute: the daemon works in "/". */
 static int print_given(const char *given, char *path, size_t size) {
-    char here[PATH_SIZE];
+    char here[PATH_MAX];
 
     if (given[0] == '/') {
         return snprintf(path, size, "%s", given);
     }
     if (!getcwd(here, sizeof here)) {
-        return errno == ERANGE ? (int)size : -1;
+        return -1;
     }
     return snprintf(path, size, "%s/%s", here, given);
 }
@@ -63,10 +64,11 @@ int path_resolve(const char *given, char ret_path[PATH_SIZE], char ret_text[PATH
         return STATUS_SYSTEM;
     }
     if (length >= PATH_SIZE) {
-        snprintf(ret_text, PATH_TEXT_SIZE,
-                 "the path of the socket is too long: a Unix socket's path has at most %d bytes, "
-                 "this one starts with %.100s (set TENSORCX_SOCKET to a shorter one)",
-                 PATH_SIZE - 1, given ? given : path);
+        snprintf(
+            ret_text, PATH_TEXT_SIZE,
+            "the path of the socket has %d bytes and a Unix socket's path at most %d: %.100s... "
+            "(TENSORCX_SOCKET can name a shorter one)",
+            length, PATH_SIZE - 1, given ? given : path);
         return STATUS_INVALID;
     }
     memcpy(ret_path, path, (size_t)length + 1);
@@ -110,11 +112,11 @@ static int check_folder(const char *folder, char ret_text[PATH_TEXT_SIZE]) {
     }
     if (!S_ISDIR(info.st_mode)) {
         snprintf(ret_text, PATH_TEXT_SIZE, "%s is not a folder", folder);
-        return STATUS_INVALID;
+        return STATUS_UNAVAILABLE;
     }
     if (!path_trusts(info.st_uid)) {
         snprintf(ret_text, PATH_TEXT_SIZE,
-                 "the socket's folder %s belongs to user %u, and this process runs as user %u "
+                 "the socket's folder %s is owned by user %u, and this process runs as user %u "
                  "(TENSORCX_ALLOW_UID=%u says that user can be trusted)",
                  folder, (unsigned)info.st_uid, (unsigned)geteuid(), (unsigned)info.st_uid);
         return STATUS_DENIED;
@@ -162,11 +164,11 @@ int path_check(const char *path, char ret_text[PATH_TEXT_SIZE]) {
     }
     if (!S_ISSOCK(info.st_mode)) {
         snprintf(ret_text, PATH_TEXT_SIZE, "%s is in the way: it is not a socket", path);
-        return STATUS_INVALID;
+        return STATUS_UNAVAILABLE;
     }
     if (!path_trusts(info.st_uid)) {
         snprintf(ret_text, PATH_TEXT_SIZE,
-                 "the socket %s belongs to user %u, and this process runs as user %u "
+                 "the socket %s is owned by user %u, and this process runs as user %u "
                  "(TENSORCX_ALLOW_UID=%u says that user can be trusted)",
                  path, (unsigned)info.st_uid, (unsigned)geteuid(), (unsigned)info.st_uid);
         return STATUS_DENIED;

@@ -22,12 +22,12 @@
 int path_resolve(const char *given, char ret_path[PATH_SIZE], char ret_text[PATH_TEXT_SIZE]);
 
 /* For the daemon: makes the folder of the socket (0700; its parent must be there) unless it is
- * there, and checks it. STATUS_DENIED, STATUS_SYSTEM. */
+ * there, and checks it. STATUS_DENIED, STATUS_UNAVAILABLE, STATUS_SYSTEM. */
 int path_make_folder(const char *path, char ret_text[PATH_TEXT_SIZE]);
 
 /* Whether something may be talked to at `path`: the folder is safe, and the file is a socket of an
- * owner we trust. STATUS_NOT_FOUND: no such file, so no daemon; STATUS_DENIED; STATUS_INVALID: not
- * a socket; STATUS_SYSTEM. */
+ * owner we trust. STATUS_NOT_FOUND: no such file, so no daemon; STATUS_UNAVAILABLE: it is not a
+ * socket; STATUS_DENIED; STATUS_SYSTEM. */
 int path_check(const char *path, char ret_text[PATH_TEXT_SIZE]);
 
 /* Whether a daemon of this user may be trusted: ourselves, root, or $TENSORCX_ALLOW_UID (a daemon

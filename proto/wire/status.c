@@ -23,3 +23,14 @@ const char *status_name(int status) {
         return "UNKNOWN";
     }
 }
+
+int status_is_known(int status) {
+    switch (status) {
+#define STATUS(name, value, text, exception) case value:
+#include "status.def"
+#undef STATUS
+        return 1;
+    default:
+        return 0;
+    }
+}

@@ -14,3 +14,6 @@ const char *status_text(int status);
 
 /* The name without prefix ("NOT_FOUND"), never NULL. */
 const char *status_name(int status);
+
+/* Whether status.def lists the value. */
+int status_is_known(int status);

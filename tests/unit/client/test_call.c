@@ -115,6 +115,18 @@ TEST(a_failure_brings_the_daemons_text) {
     peer_destroy(peer);
 }
 
+TEST(an_unknown_status_is_an_internal_error) {
+    struct peer *peer = peer_create(&patient);
+    struct caller caller;
+
+    caller_start(&caller, peer, delete_frame, 0);
+    uint32_t request = peer_receive(peer, MESSAGE_DELETE)->request;
+    peer_reply(peer, MESSAGE_DELETE, request, 200, "what", 4, -1);
+    EXPECT_EQ(STATUS_INTERNAL, caller_join(&caller));
+    EXPECT_TRUE(strstr(caller.text, "200") != NULL);
+    peer_destroy(peer);
+}
+
 TEST(request_ids_wrap_around_zero) {
     struct peer *peer = peer_create(&patient);
 
@@ -134,7 +146,8 @@ TEST(a_daemon_that_is_silent_is_a_timeout_that_names_it) {
 
     peer->session->pid = 4711;
     EXPECT_EQ(STATUS_TIMEOUT, call_run(peer->session, &stats_frame, 0, &call));
-    EXPECT_STR_EQ("tensorcxd (pid 4711) has not answered for 0.02 s: is it stopped?", tcx_error());
+    EXPECT_TRUE(strstr(tcx_error(), "tensorcxd (pid 4711) has not answered for 0.02 s: is it") !=
+                NULL);
     peer_destroy(peer);
 }
 

@@ -137,7 +137,7 @@ TEST(the_daemons_own_words_reach_the_caller) {
     given_folder();
     EXPECT_EQ(0, mkdir(socket_path, 0700)); /* where its socket should be */
     /* The client itself looks first. */
-    expect_unavailable(TCX_INVALID, "it is not a socket");
+    expect_unavailable(TCX_UNAVAILABLE, "it is not a socket");
     EXPECT_EQ(0, rmdir(socket_path));
     char lock[64];
     snprintf(lock, sizeof lock, "%s/d.lock", folder);
@@ -320,7 +320,7 @@ TEST(a_socket_of_another_kind_is_refused) {
     EXPECT_EQ(0, bind(fd, (struct sockaddr *)&address, sizeof address));
     EXPECT_EQ(0, listen(fd, 1));
     tcx_client_t *client = visitor(0);
-    EXPECT_EQ(TCX_INVALID, tcx_client_connect(client));
+    EXPECT_EQ(TCX_UNAVAILABLE, tcx_client_connect(client));
     EXPECT_TRUE(strstr(tcx_error(), "the socket of another program") != NULL);
     tcx_client_close(client);
     close(fd);
@@ -336,7 +336,7 @@ TEST(a_path_that_is_too_long_is_refused_at_once) {
     path[0] = '/';
     path[sizeof path - 1] = '\0';
     EXPECT_EQ(TCX_INVALID, tcx_client_open(&options, &client));
-    EXPECT_TRUE(strstr(tcx_error(), "107 bytes") != NULL);
+    EXPECT_TRUE(strstr(tcx_error(), "at most 107") != NULL);
 }
 
 /* ------------------------------------------------------------------------------- stopped and
