@@ -5,9 +5,8 @@ import os
 import shutil
 import tempfile
 
-import pytest
-
 import daemon as d
+import pytest
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import os
 import signal
 
 import pytest
-from helpers import Program
-
 from daemon import settle
+from helpers import Program
 
 BUSY = {
     "puts small": "while True: cx.put('mine', np.zeros(10), ephemeral=True)",

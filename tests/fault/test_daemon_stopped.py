@@ -4,9 +4,8 @@ import os
 import signal
 
 import pytest
-from helpers import Program
-
 from daemon import Daemon
+from helpers import Program
 
 CALLS = [
     "cx.put('x', np.zeros(1 << 20))", "cx.put('x', np.zeros(3))", "cx.get('old')", "cx.names()",

@@ -2,9 +2,8 @@
 
 import os
 
-from helpers import Program
-
 from daemon import shm_files
+from helpers import Program
 
 HOLDER = """
 tensors = [cx.put(f"kept/{i}", np.full(1 << 20, i, np.uint8)) for i in range(5)]

@@ -33,10 +33,11 @@ def test_a_reader_sees_the_same_size(daemon):
 for n in eval(sys.argv[1]): cx.put(str(n), np.full(n, n % 251, np.uint8))
 """
     reader = """
+client = cx.connect(autostart=False)
 for n in eval(sys.argv[1]):
     array = np.asarray(cx.get(str(n)))
     assert array.nbytes == n and (array == n % 251).all()
-    assert cx.stat(str(n))["nbytes"] == n
+    assert client.stat(str(n))["nbytes"] == n
     cx.delete(str(n))
 """
     for code in writer, reader:

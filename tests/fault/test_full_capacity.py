@@ -4,10 +4,11 @@ import gc
 
 import numpy as np
 import pytest
-import tensorcx as cx
 import wire
 from helpers import Program
 from wire_table import Status
+
+import tensorcx as cx
 
 MiB = 1 << 20
 
@@ -122,4 +123,5 @@ def test_too_many_clients_are_told_the_limit(start):
     clients += [daemon.connect()]
     for client in clients:
         assert client.stats()["clients"] == 5
+    for client in clients:
         client.close()

@@ -4,7 +4,6 @@ import re
 import subprocess
 
 import pytest
-
 from daemon import PROGRAM, bare_environment
 
 

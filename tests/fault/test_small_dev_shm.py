@@ -4,9 +4,8 @@ import ctypes
 import os
 
 import pytest
-from helpers import Program
-
 from daemon import settle
+from helpers import Program
 
 MiB = 1 << 20
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18

@@ -5,9 +5,8 @@ import os
 import signal
 
 import pytest
-from helpers import Program
-
 from daemon import Daemon, is_alive, settle
+from helpers import Program
 
 STARTS = """
 hear()
