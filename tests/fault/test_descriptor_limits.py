@@ -79,7 +79,7 @@ def test_a_client_that_reads_its_replies_is_never_told_that_it_does_not(daemon):
     """Each tensor is a new segment here, so each asks for a descriptor."""
     code = """
     source = np.arange(6)
-    for _ in range(5000):
+    for _ in range(2000):
         cx.asarray(source, copy=True)
     """
     with Program(code, socket=daemon.path) as program:

@@ -107,7 +107,7 @@ def test_a_socket_of_somebody_else_is_not_talked_to(folder):
     with Daemon(folder, "--idle-exit", "0"):
         os.chown(path, STRANGER, STRANGER)
         text = client_says(path)
-        assert str(STRANGER) in text and "belongs" in text, text
+        assert str(STRANGER) in text and "owned" in text, text
 
 
 @ROOT_ONLY
@@ -116,7 +116,7 @@ def test_a_folder_of_somebody_else_is_not_used(folder):
     os.chown(f"{folder}/theirs", STRANGER, STRANGER)
     path = f"{folder}/theirs/d.sock"
     for text in client_says(path, "autostart"), daemon_says(path):
-        assert str(STRANGER) in text and "belongs" in text, text
+        assert str(STRANGER) in text and "owned" in text, text
     assert os.listdir(f"{folder}/theirs") == []
 
 
