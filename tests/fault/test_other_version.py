@@ -10,7 +10,8 @@ from helpers import Program
 from wire_table import HEADER, MESSAGES, Status
 
 CALLS = """
-for call in (cx.names, cx.stats, lambda: cx.get("x"), lambda: cx.put("x", np.zeros(3))):
+calls = [lambda: cx.put("x", np.zeros(3)), cx.names, cx.stats, lambda: cx.get("x")]
+for call in calls[: int(sys.argv[1])]:
     try:
         call()
     except cx.Error as error:
@@ -61,11 +62,12 @@ class Impostor:
         self.thread.join()
 
 
-def answers(folder, answer, env=None):
+def answers(folder, answer, *, calls=4, env=None):
+    """What the first calls of a program say to a peer that answers so."""
     path = f"{folder}/d.sock"
     environment = {"TENSORCX_TIMEOUT": "0.2"} | (env or {})
-    with Impostor(path, answer), Program(CALLS, socket=path, env=environment) as program:
-        lines = [program.line() for _ in range(4)]
+    with Impostor(path, answer), Program(CALLS, calls, socket=path, env=environment) as program:
+        lines = [program.line() for _ in range(calls)]
         program.finish()
     return lines
 
@@ -78,7 +80,9 @@ def test_the_daemons_text_reaches_the_user(folder):
 
 @pytest.mark.parametrize("autostart", ["0", "1"])
 def test_no_second_daemon_is_started_beside_one_of_another_version(folder, autostart):
-    lines = answers(folder, refusal(Status.VERSION, "too old"), {"TENSORCX_AUTOSTART": autostart})
+    lines = answers(
+        folder, refusal(Status.VERSION, "too old"), env={"TENSORCX_AUTOSTART": autostart}
+    )
     assert all("too old" in line for line in lines)
     assert os.listdir(folder) == ["d.sock"]
 
@@ -108,7 +112,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE.keys())
 def test_what_is_no_daemon_is_an_error_never_a_crash(folder, answer):
-    for line in answers(folder, answer):
+    for line in answers(folder, answer, calls=1):
         assert line.split()[0] in ("DaemonUnavailable", "DaemonLost", "Timeout", "Error"), line
 
 
@@ -117,7 +121,7 @@ def test_a_socket_of_another_kind_is_an_error(folder):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.bind(path)
         stream.listen(4)
-        with Program(CALLS, socket=path) as program:
+        with Program(CALLS, 4, socket=path) as program:
             for _ in range(4):
                 assert program.line().startswith("DaemonUnavailable")
             program.finish()
