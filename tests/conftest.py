@@ -1,6 +1,14 @@
-"""Lets every test folder import what lies in tests/support."""
+"""Lets every test folder import what lies in tests/support; gives slow tests their time."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(1200))

@@ -49,14 +49,12 @@ LARGE = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("shape,dtype", LARGE, ids=str)
 def test_sizes_around_31_and_32_bits(start, shape, dtype):
     pass_on(start("--capacity", "8G"), shape, dtype)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_an_offset_beyond_4_gib(start):
     code = """
     whole = cx.empty((5 << 30,), "uint8")
