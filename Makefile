@@ -16,7 +16,8 @@ SANITIZE ?=
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wundef \
             -Wpointer-arith -Wimplicit-fallthrough -Wconversion -Wno-sign-conversion $(WERROR)
 ALL_CFLAGS := -std=gnu11 -D_GNU_SOURCE -DTENSORCX_VERSION='"$(VERSION)"' -fvisibility=hidden \
-              $(WARNINGS) $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+              $(WARNINGS) $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
+              -fno-omit-frame-pointer)
 LINK     := $(CFLAGS) $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 # Where setup.py builds, the running interpreter has the headers; here the virtual environment does.
@@ -26,6 +27,10 @@ NEEDS_VENV   := $(VENV)/.ready
 endif
 DLPACK_INCLUDE = $(shell $(HEADERS_FROM) -c "import importlib.util as u; print(u.find_spec('tvm_ffi').submodule_search_locations[0] + '/include')")
 PYTHON_INCLUDE = $(shell $(HEADERS_FROM) -c "import sysconfig as s; print(s.get_path('include'))")
+
+# `make V=1` shows the commands.
+Q        := $(if $(V),,@)
+say       = @echo '  $(1) $@'
 
 objects   = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)/*.c))
 PROTO    := $(call objects,proto/wire)
@@ -65,36 +70,40 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(ALL_CFLAGS) $(PREFIX)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS) $(PREFIX)' >$@
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags $(NEEDS_VENV)
+	$(call say,CC)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(INCLUDES) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(ALL_CFLAGS) $(INCLUDES) -MMD -MP -c -o $@ $<
 
 $(BUILD)/bin/tensorcxd: $(DAEMON) $(PROTO)
+	$(call say,LD)
 	@mkdir -p $(@D)
-	$(CC) $(LINK) -o $@ $^ -l:libuv_a.a -lpthread -ldl -lrt
+	$(Q)$(CC) $(LINK) -o $@ $^ -l:libuv_a.a -lpthread -ldl -lrt
 
 $(BUILD)/lib/libtensorcx.so.0: $(CLIENT) $(PROTO) client/tensorcx.map
+	$(call say,LD)
 	@mkdir -p $(@D)
-	$(CC) $(LINK) -shared -Wl,-soname,libtensorcx.so.0 -Wl,--version-script=client/tensorcx.map \
+	$(Q)$(CC) $(LINK) -shared -Wl,-soname,libtensorcx.so.0 -Wl,--version-script=client/tensorcx.map \
 	    $(if $(SANITIZE),,-Wl,-z,defs) -o $@ $(CLIENT) $(PROTO) -lpthread -ldl -lrt
 
 $(BUILD)/lib/libtensorcx.so: $(BUILD)/lib/libtensorcx.so.0
-	ln -sf libtensorcx.so.0 $@
+	$(Q)ln -sf libtensorcx.so.0 $@
 
 $(BUILD)/lib/pkgconfig/tensorcx.pc: client/tensorcx.pc.in $(BUILD)/flags
 	@mkdir -p $(@D)
-	sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< >$@
 
 $(PACKAGE)/_core.abi3.so: $(CORE) $(BUILD)/lib/libtensorcx.so
+	$(call say,LD)
 	@mkdir -p $(@D)
-	$(CC) $(LINK) -shared -Wl,-rpath,'$$ORIGIN/lib' -o $@ $(CORE) -L$(BUILD)/lib -ltensorcx
+	$(Q)$(CC) $(LINK) -shared -Wl,-rpath,'$$ORIGIN/lib' -o $@ $(CORE) -L$(BUILD)/lib -ltensorcx
 
 # build/python/tensorcx is what the wheel contains; python/tensorcx holds only its sources.
 package: $(PACKAGE)/_core.abi3.so native
-	mkdir -p $(PACKAGE)/lib $(PACKAGE)/include
-	rm -f $(PACKAGE)/*.py $(PACKAGE)/*.pyi
-	cp -p --remove-destination python/tensorcx/*.py python/tensorcx/*.pyi python/tensorcx/py.typed $(PACKAGE)/
-	cp -u --remove-destination $(BUILD)/lib/libtensorcx.so.0 $(BUILD)/bin/tensorcxd $(PACKAGE)/lib/
-	cp -u --remove-destination client/include/tensorcx.h $(PACKAGE)/include/
+	$(Q)mkdir -p $(PACKAGE)/lib $(PACKAGE)/include
+	$(Q)rm -f $(PACKAGE)/*.py $(PACKAGE)/*.pyi
+	$(Q)cp -p --remove-destination python/tensorcx/*.py python/tensorcx/*.pyi python/tensorcx/py.typed $(PACKAGE)/
+	$(Q)cp -u --remove-destination $(BUILD)/lib/libtensorcx.so.0 $(BUILD)/bin/tensorcxd $(PACKAGE)/lib/
+	$(Q)cp -u --remove-destination client/include/tensorcx.h $(PACKAGE)/include/
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 

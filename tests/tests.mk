@@ -23,20 +23,23 @@ $(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iclient -Iclient/in
 UNIT_RUNNER := $(BUILD)/obj/tests/unit/runner.o
 
 $(BUILD)/unit/proto/%: $(BUILD)/obj/tests/unit/proto/%.o $(UNIT_RUNNER) $(PROTO)
+	$(call say,LD)
 	@mkdir -p $(@D)
-	$(CC) $(LINK) -o $@ $^ -lpthread
+	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread
 
 $(BUILD)/unit/daemon/%: $(BUILD)/obj/tests/unit/daemon/%.o $(UNIT_RUNNER) $(PROTO) $(filter-out %/main.o,$(DAEMON))
+	$(call say,LD)
 	@mkdir -p $(@D)
-	$(CC) $(LINK) -o $@ $^ -l:libuv_a.a -lpthread -ldl -lrt
+	$(Q)$(CC) $(LINK) -o $@ $^ -l:libuv_a.a -lpthread -ldl -lrt
 
 $(BUILD)/unit/client/%: $(BUILD)/obj/tests/unit/client/%.o $(UNIT_RUNNER) $(PROTO) $(CLIENT)
+	$(call say,LD)
 	@mkdir -p $(@D)
-	$(CC) $(LINK) -o $@ $^ -lpthread -ldl -lrt
+	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread -ldl -lrt
 
 .PHONY: unit-run
 unit-run: $(UNIT_TESTS:%=$(BUILD)/unit/%) $(BUILD)/bin/tensorcxd
-	set -e; for t in $(UNIT_TESTS); do echo "== $$t"; TENSORCXD=$(CURDIR)/$(BUILD)/bin/tensorcxd $(BUILD)/unit/$$t; done
+	@set -e; for t in $(UNIT_TESTS); do echo "== $$t"; TENSORCXD=$(CURDIR)/$(BUILD)/bin/tensorcxd $(BUILD)/unit/$$t; done
 
 ## unit: C tests under AddressSanitizer and UBSan
 unit:

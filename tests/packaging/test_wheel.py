@@ -1,4 +1,4 @@
-"""`pip install .` in a fresh environment gives everything, and the daemon starts by itself from there."""
+"""`pip install .` in a fresh environment gives everything, and the daemon starts from there."""
 
 import os
 import shutil
