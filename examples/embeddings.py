@@ -22,8 +22,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # one thread per worker; NumPy looks w
 
 import minilm
 import numpy as np
-import tensorcx as cx
 from workers import Pool, Vectors
+
+import tensorcx as cx
 
 
 def publish(name: str, weights: minilm.Weights) -> None:

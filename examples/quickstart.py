@@ -5,6 +5,7 @@ import os
 import signal
 
 import numpy as np
+
 import tensorcx as cx
 
 

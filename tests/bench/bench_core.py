@@ -97,7 +97,11 @@ def memcpy_us(nbytes: int) -> float:
 def names_and_sizes(client: "cx.Client", rt: float) -> dict[str, float]:
     """put, get and delete by size; RT = 1, or memcpy = 1 where a copy dominates."""
     figures = {}
-    for nbytes, label, repeat in ((64, "64 B", 2000), (4 * KIB, "4 KiB", 2000), (MIB, "1 MiB", 200)):
+    for nbytes, label, repeat in (
+        (64, "64 B", 2000),
+        (4 * KIB, "4 KiB", 2000),
+        (MIB, "1 MiB", 200),
+    ):
         array = np.ones(nbytes, "u1")
         figures[f"put {label}, RT"] = median_us(lambda a=array: client.put("a", a), repeat) / rt
         figures[f"get {label} + read, RT"] = (
@@ -149,7 +153,9 @@ def resident_kib(pid: int) -> int:
     raise LookupError(pid)
 
 
-def many_small(client: "cx.Client", process: subprocess.Popen[bytes], rt: float) -> dict[str, float]:
+def many_small(
+    client: "cx.Client", process: subprocess.Popen[bytes], rt: float
+) -> dict[str, float]:
     """100,000 tensors of 4 KiB alive at once."""
     count, array = 100_000, np.ones(4 * KIB, "u1")
     before = resident_kib(process.pid)
@@ -158,7 +164,9 @@ def many_small(client: "cx.Client", process: subprocess.Popen[bytes], rt: float)
     elapsed = (time.perf_counter_ns() - start) / 1e3 / count
     figures = {
         "100,000 x 4 KiB: each put, RT": elapsed / rt,
-        "100,000 x 4 KiB: daemon's books, B each": (resident_kib(process.pid) - before) * 1024 / count,
+        "100,000 x 4 KiB: daemon's books, B each": (resident_kib(process.pid) - before)
+        * 1024
+        / count,
         "100,000 x 4 KiB: committed, B each": client.stats()["committed_bytes"] / count,
         "100,000 x 4 KiB: descriptors of the client": len(os.listdir("/proc/self/fd")),
     }
@@ -169,7 +177,7 @@ def many_small(client: "cx.Client", process: subprocess.Popen[bytes], rt: float)
 
 
 def killed_holder(client: "cx.Client") -> dict[str, float]:
-    """From SIGKILL of the only holder of 256 MiB, mapped and touched, until the daemon counts it as free."""
+    """From SIGKILL of the only holder of 256 MiB, mapped and touched, until it counts as free."""
     program = (
         "import tensorcx as cx, sys, time\n"
         "t = cx.zeros((256 << 20,), 'uint8'); print(flush=True); time.sleep(600)"

@@ -99,7 +99,7 @@ def test_make_install_gives_c_users_a_working_pkg_config(source: Path, tmp_path:
     )
     program = tmp_path / "program.c"
     program.write_text(
-        '#include <stdio.h>\n#include <tensorcx.h>\nint main(void) { puts(tcx_version()); }\n'
+        "#include <stdio.h>\n#include <tensorcx.h>\nint main(void) { puts(tcx_version()); }\n"
     )
     env = {**os.environ, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
     flags = subprocess.check_output(
