@@ -224,9 +224,9 @@ int options_parse(struct options *options, int argc, char **argv,
     return 0;
 }
 
-/* Prints `help` in lines of 56 columns, the first one after `head`. */
+/* Prints `help` in lines of WIDTH columns, the first one after `head`. */
 static void print_wrapped(const char *head, const char *help) {
-    enum { COLUMN = 34, WIDTH = 62 };
+    enum { COLUMN = 38, WIDTH = 60 };
 
     while (*help) {
         size_t length = strlen(help);
