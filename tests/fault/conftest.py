@@ -20,7 +20,7 @@ def folder():
 @pytest.fixture
 def start(request, folder):
     """Starts a daemon with options. Afterwards it must be as at its start, and end well."""
-    running = []
+    running, files = [], d.shm_files()
     failed = request.session.testsfailed
 
     def start(*options, checked=True, **popen):
@@ -37,6 +37,7 @@ def start(request, folder):
             for daemon, before in running:
                 if before and daemon.process.poll() is None:
                     nothing_left(daemon, before)
+            d.settle(lambda: d.shm_files() <= files, "the end of our files in /dev/shm")
     finally:
         for daemon, _ in running:
             daemon.kill()
@@ -49,8 +50,7 @@ def nothing_left(daemon, before):
         assert second.get("after")["grant"]["nbytes"] == 10
         second.delete("after")
     daemon.settle_clean()
-    d.settle(lambda: daemon.footprint() <= before, f"the daemon's footprint {before}")
-    assert not d.shm_files()
+    daemon.settle_footprint(before)
     daemon.stop()
 
 

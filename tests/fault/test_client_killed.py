@@ -62,11 +62,15 @@ def test_killed_often_while_it(daemon, what):
 
 
 CLOSES_ALL = """
+import socket
 t = cx.put("kept", np.arange(1000))
 view = np.asarray(t)
 # As a program does that makes itself a daemon; 0, 1, 2 are our line to the test.
 os.closerange(3, 4096)
-files = [open(os.devnull, "r+b", buffering=0) for _ in range(20)]  # under the old numbers
+# Others come under the old numbers: files, or sockets of just the same kind as ours.
+files = [open(os.devnull, "r+b", buffering=0) for _ in range(20)] if sys.argv[1] == "files" else []
+pairs = [] if files else [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                          for _ in range(10)]
 say("closed")
 hear()
 view += 1                                   # its memory is still mapped
@@ -76,15 +80,20 @@ except cx.DaemonLost: pass
 assert cx.exists("kept")                    # a new connection; our files were not used for it
 assert np.asarray(cx.get("kept"))[0] == 1
 for file in files: file.write(b"still ours")
+for one, other in pairs:
+    other.setblocking(False)
+    try: raise AssertionError(f"our socket was sent {other.recv(1000)}")
+    except BlockingIOError: one.send(b"still ours")
 cx.delete("kept")
 say("done")
 hear()
 """
 
 
-def test_one_that_closes_all_its_descriptors_lives_on(daemon):
+@pytest.mark.parametrize("reopened", ["files", "sockets"])
+def test_one_that_closes_all_its_descriptors_lives_on(daemon, reopened):
     """Its socket is closed, but it has our memory mapped: its holds stay until it ends."""
-    with Program(CLOSES_ALL, socket=daemon.path) as program:
+    with Program(CLOSES_ALL, reopened, socket=daemon.path) as program:
         program.expect("closed")
         stats = daemon.stats()
         assert (stats["storages"], stats["holds"]) == (1, 1)

@@ -167,3 +167,12 @@ class Daemon:
 
             settle(lambda: not any(map(OURS.search, links())), "the segments' end")
             return len(links()), len(shared_maps(self.pid))
+
+    def settle_footprint(self, before: tuple[int, int]):
+        """Waits until there are no more descriptors and mappings than `before`."""
+
+        def reached():
+            now = self.footprint()
+            return now[0] <= before[0] and now[1] <= before[1]
+
+        settle(reached, f"the daemon's footprint {before}")

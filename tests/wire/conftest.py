@@ -28,11 +28,7 @@ def nothing_left(daemon):
         second.delete("after")
     assert names == [], "left behind"
     daemon.settle_clean()
-    d.settle(lambda: at_most(daemon.footprint(), before), f"the daemon's footprint {before}")
-
-
-def at_most(now, before):
-    return all(a <= b for a, b in zip(now, before, strict=True))
+    daemon.settle_footprint(before)
 
 
 @pytest.fixture
