@@ -11,6 +11,8 @@ from pathlib import Path
 
 from daemon import DEADLINE, bare_environment
 
+LONG = 20 * DEADLINE  # of programs in slow tests
+
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 TALK = """
@@ -89,14 +91,14 @@ class Program:
         self.process.stdin.write(word.encode() + b"\n")
         self.process.stdin.flush()
 
-    def end(self) -> tuple[int, str]:
+    def end(self, deadline=DEADLINE) -> tuple[int, str]:
         """Waits for the end of the program: exit code (negative: signal) and stderr."""
-        _, error = self.process.communicate(timeout=DEADLINE)
+        _, error = self.process.communicate(timeout=deadline)
         return self.process.returncode, error.decode(errors="replace")
 
-    def finish(self):
+    def finish(self, deadline=DEADLINE):
         """The same, and it must have ended well and in silence."""
-        code, error = self.end()
+        code, error = self.end(deadline)
         assert (code, error) == (0, ""), f"the program ended with {code}:\n{error}"
 
     def kill(self, number=signal.SIGKILL):

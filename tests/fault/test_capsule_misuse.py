@@ -1,7 +1,7 @@
 """Capsules dropped, taken twice, refused half-way: in a long loop, memory and counts stay flat."""
 
 import pytest
-from helpers import SUPPORT, Program
+from helpers import LONG, SUPPORT, Program
 
 COMMON = f"""
 import gc
@@ -91,7 +91,7 @@ def loop(daemon, work, rounds):
     if "t = cx" in work:
         code = code.replace("assert cx.stats()['storages'] == 0\n", "")
     with Program(code, rounds, socket=daemon.path) as program:
-        program.finish()
+        program.finish(LONG)
 
 
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK.keys())

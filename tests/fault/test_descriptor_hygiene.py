@@ -1,7 +1,7 @@
 """Descriptors and mappings: none inherited, none mixed up, none left behind."""
 
 import pytest
-from helpers import Program
+from helpers import LONG, Program
 
 CHILD = '''
 import subprocess
@@ -84,7 +84,7 @@ def pass_numbers(daemon, rounds, largest):
         Program(PRODUCER, rounds, largest, socket=daemon.path) as producer,
         Program(CONSUMER, rounds, socket=daemon.path) as consumer,
     ):
-        consumer.finish()
+        consumer.finish(LONG)
         producer.finish()
     with daemon.connect() as client:
         client.delete("box")

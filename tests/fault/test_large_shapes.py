@@ -1,7 +1,7 @@
 """Sizes around 2^31 and 2^32 bytes, and products that do not fit 64 bits."""
 
 import pytest
-from helpers import Program
+from helpers import LONG, Program
 
 GiB = 1 << 30
 
@@ -32,7 +32,7 @@ cx.delete("large")
 def pass_on(daemon, shape, dtype):
     for code in WHOLE, SEEN:
         with Program(code, shape, dtype, socket=daemon.path) as program:
-            program.finish()
+            program.finish(LONG)
 
 
 @pytest.mark.parametrize("shape", [(2**24 + 1,), (4096, 4097), (2**23, 2, 2)], ids=str)

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from helpers import Program
+from helpers import LONG, Program
 
 TRIES = """
 def refuses(what, call, *kinds):
@@ -151,9 +151,9 @@ def fill_together(daemon, rows, columns, parts):
             for part in range(parts)
         ]
         for worker in workers:
-            worker.finish()
+            worker.finish(LONG)
     with Program(CHECKS, parts, socket=daemon.path) as program:
-        program.finish()
+        program.finish(LONG)
 
 
 def test_many_processes_fill_one_matrix(daemon):
