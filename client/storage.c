@@ -83,11 +83,10 @@ static void forget(struct session *session, struct storage *storage) {
     }
 }
 
-/* A new object with count 1 for a grant whose segment is mapped. Lock held. */
-static int create(struct session *session, const struct wire_grant *grant,
-                  struct storage **ret_storage) {
+/* The segment that the grant's bytes lie in; NULL when there are none. Lock held. */
+static int find_segment(struct session *session, const struct wire_grant *grant,
+                        struct segment **ret_segment) {
     struct segment *segment = NULL;
-    struct storage *storage;
 
     if (grant->nbytes > 0) {
         segment = segment_find(session, grant->segment);
@@ -98,7 +97,37 @@ static int create(struct session *session, const struct wire_grant *grant,
             return error(STATUS_INTERNAL, "tensorcxd gave a storage outside of its segment");
         }
     }
-    storage = calloc(1, sizeof *storage);
+    *ret_segment = segment;
+    return STATUS_OK;
+}
+
+/* Enters the object in the trees, in both or none. Lock held. */
+static int enter(struct session *session, struct storage *storage) {
+    if (!tsearch(storage, &session->by_id, compare_id)) {
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    if (storage->address) {
+        struct storage **node = tsearch(storage, &session->by_address, compare_address);
+        if (!node || *node != storage) {
+            tdelete(storage, &session->by_id, compare_id);
+            return node ? error(STATUS_INTERNAL, "tensorcxd gave two storages the same bytes")
+                        : error_plain(STATUS_OUT_OF_MEMORY);
+        }
+        storage->segment->storages++;
+    }
+    return STATUS_OK;
+}
+
+/* A new object with count 1 for a grant whose segment is mapped. Lock held. */
+static int create(struct session *session, const struct wire_grant *grant,
+                  struct storage **ret_storage) {
+    struct segment *segment;
+    int r = find_segment(session, grant, &segment);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    struct storage *storage = calloc(1, sizeof *storage);
     if (!storage) {
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
@@ -108,19 +137,10 @@ static int create(struct session *session, const struct wire_grant *grant,
     storage->segment = segment;
     storage->grants = 1;
     atomic_init(&storage->state, ONE);
-    if (!tsearch(storage, &session->by_id, compare_id)) {
+    r = enter(session, storage);
+    if (r != STATUS_OK) {
         free(storage);
-        return error_plain(STATUS_OUT_OF_MEMORY);
-    }
-    if (segment) {
-        struct storage **node = tsearch(storage, &session->by_address, compare_address);
-        if (!node || *node != storage) {
-            tdelete(storage, &session->by_id, compare_id);
-            free(storage);
-            return node ? error(STATUS_INTERNAL, "tensorcxd gave two storages the same bytes")
-                        : error_plain(STATUS_OUT_OF_MEMORY);
-        }
-        segment->storages++;
+        return r;
     }
     storage->session = session_ref(session);
     *ret_storage = storage;

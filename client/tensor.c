@@ -77,48 +77,63 @@ void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
 
 /* ---------------------------------------------------------------------------------- in storages */
 
-int tensor_from_desc(struct storage *storage, const struct desc *desc, int readonly,
-                     const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
+/* Whether a peer's description makes sense in `storage`, and is of a kind that we can read. */
+static int check_desc(const struct storage *storage, const struct desc *desc) {
     tcx_dtype_t dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes};
     const char *wrong = desc_check(desc, storage->nbytes);
     char text[DTYPE_TEXT_SIZE];
-    int r = STATUS_OK;
 
     if (wrong) {
-        r = error(STATUS_INTERNAL, "a description that cannot be right: %s", wrong);
-    } else if (!tcx_dtype_is_known(dtype) || desc->device_type != 1 ||
-               !shape_is_contiguous(desc->ndim, desc->shape, desc->strides) ||
-               desc->byte_offset % layout_itemsize(dtype) != 0) {
-        r = error(
+        return error(STATUS_INTERNAL, "a description that cannot be right: %s", wrong);
+    }
+    int contiguous = shape_is_contiguous(desc->ndim, desc->shape, desc->strides);
+    if (!tcx_dtype_is_known(dtype) || desc->device_type != 1 || !contiguous ||
+        desc->byte_offset % layout_itemsize(dtype) != 0) {
+        return error(
             STATUS_EXCHANGE,
             "a tensor that this version cannot read: dtype %s, device type %u%s (upgrade this "
             "library)",
             dtype_text(dtype.code, dtype.bits, dtype.lanes, text), desc->device_type,
-            shape_is_contiguous(desc->ndim, desc->shape, desc->strides) ? "" : ", strided");
+            contiguous ? "" : ", strided");
     }
+    return STATUS_OK;
+}
+
+/* A tensor as tensor_create() makes it, from a description that has been checked. */
+static struct tcx_tensor *create_from_desc(const struct storage *storage, const struct desc *desc,
+                                           const struct name_tag *tag) {
+    tcx_array_t array = {
+        .data = storage->address ? storage->address + desc->byte_offset : NULL,
+        .dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes},
+        .ndim = desc->ndim,
+        .shape = desc->shape,
+    };
+    uint64_t nbytes = 0;
+
+    shape_nbytes(desc->ndim, desc->shape, layout_itemsize(array.dtype), &nbytes);
+    return tensor_create(&array, nbytes, tag);
+}
+
+int tensor_from_desc(struct storage *storage, const struct desc *desc, int readonly,
+                     const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
+    struct tcx_tensor *tensor = NULL;
+    int r = check_desc(storage, desc);
+
     if (r == STATUS_OK) {
-        tcx_array_t array = {
-            .data = storage->address ? storage->address + desc->byte_offset : NULL,
-            .dtype = dtype,
-            .ndim = desc->ndim,
-            .shape = desc->shape,
-        };
-        uint64_t nbytes = 0;
-        shape_nbytes(desc->ndim, desc->shape, layout_itemsize(dtype), &nbytes);
-        struct tcx_tensor *tensor = tensor_create(&array, nbytes, tag);
-        if (tensor) {
-            if (desc->flags & DESC_READONLY) {
-                atomic_store(&storage->is_readonly, 1);
-            }
-            tensor->is_readonly = readonly || atomic_load(&storage->is_readonly);
-            tensor->storage = storage;
-            *ret_tensor = tensor;
-            return STATUS_OK;
-        }
-        r = STATUS_OUT_OF_MEMORY;
+        tensor = create_from_desc(storage, desc, tag);
+        r = tensor ? STATUS_OK : STATUS_OUT_OF_MEMORY;
     }
-    storage_unref(storage);
-    return r;
+    if (r != STATUS_OK) {
+        storage_unref(storage);
+        return r;
+    }
+    if (desc->flags & DESC_READONLY) {
+        atomic_store(&storage->is_readonly, 1);
+    }
+    tensor->is_readonly = readonly || atomic_load(&storage->is_readonly);
+    tensor->storage = storage;
+    *ret_tensor = tensor;
+    return STATUS_OK;
 }
 
 int tensor_allocate(struct session *session, const tcx_array_t *array, uint64_t nbytes,
