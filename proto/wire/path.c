@@ -76,17 +76,7 @@ int path_resolve(const char *given, char ret_path[PATH_SIZE], char ret_text[PATH
 }
 
 int path_trusts(uid_t uid) {
-    const char *allowed = environment("TENSORCX_ALLOW_UID");
-    char *end;
-
-    if (uid == geteuid() || uid == 0) {
-        return 1;
-    }
-    if (!allowed) {
-        return 0;
-    }
-    unsigned long long value = strtoull(allowed, &end, 10);
-    return *end == '\0' && value == uid;
+    return uid == geteuid() || uid == 0;
 }
 
 static void print_folder(const char *path, char folder[PATH_SIZE]) {
@@ -117,8 +107,8 @@ static int check_folder(const char *folder, char ret_text[PATH_TEXT_SIZE]) {
     if (!path_trusts(info.st_uid)) {
         snprintf(ret_text, PATH_TEXT_SIZE,
                  "the socket's folder %s is owned by user %u, and this process runs as user %u "
-                 "(TENSORCX_ALLOW_UID=%u says that user can be trusted)",
-                 folder, (unsigned)info.st_uid, (unsigned)geteuid(), (unsigned)info.st_uid);
+                 "(TENSORCX_SOCKET can name a socket elsewhere)",
+                 folder, (unsigned)info.st_uid, (unsigned)geteuid());
         return STATUS_DENIED;
     }
     /* In a sticky folder, as /tmp, nobody can replace what another user made. */
@@ -169,8 +159,8 @@ int path_check(const char *path, char ret_text[PATH_TEXT_SIZE]) {
     if (!path_trusts(info.st_uid)) {
         snprintf(ret_text, PATH_TEXT_SIZE,
                  "the socket %s is owned by user %u, and this process runs as user %u "
-                 "(TENSORCX_ALLOW_UID=%u says that user can be trusted)",
-                 path, (unsigned)info.st_uid, (unsigned)geteuid(), (unsigned)info.st_uid);
+                 "(TENSORCX_SOCKET can name another one)",
+                 path, (unsigned)info.st_uid, (unsigned)geteuid());
         return STATUS_DENIED;
     }
     return STATUS_OK;

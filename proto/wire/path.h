@@ -30,6 +30,5 @@ int path_make_folder(const char *path, char ret_text[PATH_TEXT_SIZE]);
  * socket; STATUS_DENIED; STATUS_SYSTEM. */
 int path_check(const char *path, char ret_text[PATH_TEXT_SIZE]);
 
-/* Whether a daemon of this user may be trusted: ourselves, root, or $TENSORCX_ALLOW_UID (a daemon
- * that shares its folder with a container runs as another user). */
+/* Whether a daemon of this user may be trusted: ourselves, or root. */
 int path_trusts(uid_t uid);
