@@ -2,7 +2,8 @@
  * dlpack.c - the exchange contract: tensors in and out by DLPack
  *
  * An imported managed tensor is owned by our tensor and released with it, on whatever thread that
- * is. An exported one holds a reference to our tensor. Nothing here knows Python.
+ * is; one that is an export of ours is released at once, and what it refers to is kept instead. An
+ * exported one holds a reference to our tensor. Nothing here knows Python.
  */
 #include <dlpack/dlpack.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@
 struct import {
     const DLTensor *tensor; /* borrowed: in `managed` */
     int is_readonly;
-    void *managed; /* owned until it has moved to a tensor */
+    struct tcx_tensor *exported; /* borrowed: that of ours which `managed` refers to; NULL: none */
+    void *managed;               /* owned until it has moved to a tensor */
     void (*release)(void *managed);
 };
 
@@ -36,6 +38,17 @@ static void release_legacy(void *managed) {
     if (self->deleter) {
         self->deleter(self);
     }
+}
+
+/* The deleters of our exports. */
+static void delete_versioned(struct DLManagedTensorVersioned *self) {
+    tcx_tensor_unref(self->manager_ctx);
+    free(self);
+}
+
+static void delete_legacy(struct DLManagedTensor *self) {
+    tcx_tensor_unref(self->manager_ctx);
+    free(self);
 }
 
 /* --------------------------------------------------------------------------------- the contract */
@@ -125,11 +138,18 @@ static int share(tcx_client_t *client, const struct import *import, const tcx_ar
     if (tensor) {
         tensor->storage = session ? storage_find_bytes(session, array->data, nbytes) : NULL;
         tensor->is_readonly = tensor->storage && atomic_load(&tensor->storage->is_readonly);
-        tensor->foreign = import->managed;
-        tensor->release = import->release;
         *ret_tensor = tensor;
     }
     session_unref(session);
+    if (tensor && import->exported) {
+        /* Not a chain: that would be as deep as a program likes, and so its release. */
+        struct tcx_tensor *base = import->exported->base;
+        tensor->base = tcx_tensor_ref(base ? base : import->exported);
+        import->release(import->managed);
+    } else if (tensor) {
+        tensor->foreign = import->managed;
+        tensor->release = import->release;
+    }
     return tensor ? STATUS_OK : STATUS_OUT_OF_MEMORY;
 }
 
@@ -173,6 +193,7 @@ int tcx_from_dlpack(tcx_client_t *client, struct DLManagedTensorVersioned *manag
     struct import import = {
         .tensor = &managed->dl_tensor,
         .is_readonly = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0,
+        .exported = managed->deleter == delete_versioned ? managed->manager_ctx : NULL,
         .managed = managed,
         .release = release_versioned,
     };
@@ -186,6 +207,7 @@ int tcx_from_dlpack_legacy(tcx_client_t *client, struct DLManagedTensor *managed
     }
     struct import import = {
         .tensor = &managed->dl_tensor,
+        .exported = managed->deleter == delete_legacy ? managed->manager_ctx : NULL,
         .managed = managed,
         .release = release_legacy,
     };
@@ -208,16 +230,6 @@ static DLTensor describe(const struct tcx_tensor *tensor) {
         .strides = (int64_t *)array->strides,
         .byte_offset = 0,
     };
-}
-
-static void delete_versioned(struct DLManagedTensorVersioned *self) {
-    tcx_tensor_unref(self->manager_ctx);
-    free(self);
-}
-
-static void delete_legacy(struct DLManagedTensor *self) {
-    tcx_tensor_unref(self->manager_ctx);
-    free(self);
 }
 
 int tcx_to_dlpack(tcx_tensor_t *tensor, int copied, struct DLManagedTensorVersioned **ret_managed) {

@@ -16,7 +16,7 @@ struct tcx_tensor {
     atomic_int refs;
     int is_readonly;
     struct storage *storage; /* counted; NULL: private memory only */
-    struct tcx_tensor *base; /* counted; a view of foreign memory: the tensor that owns it */
+    struct tcx_tensor *base; /* counted; it has no base itself and keeps the memory of this one */
     void *foreign;           /* owned; NULL: none */
     void (*release)(void *foreign);
     uint64_t nbytes;

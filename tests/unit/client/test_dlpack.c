@@ -544,6 +544,38 @@ static void *delete_it(void *argument) {
     return NULL;
 }
 
+/* Replaces a tensor by an import of its own export, very often. */
+static void expect_no_chain(int legacy) {
+    struct forged forged;
+    tcx_tensor_t *tensor;
+
+    forge(&forged);
+    EXPECT_OK(import_as(&forged, TCX_COPY_NEVER, &tensor));
+    for (int i = 0; i < 300000; i++) { /* a release as deep as that would end the stack */
+        struct DLManagedTensorVersioned *versioned;
+        struct DLManagedTensor *older;
+        tcx_tensor_t *next;
+        if (legacy) {
+            EXPECT_OK(tcx_to_dlpack_legacy(tensor, &older));
+            EXPECT_OK(tcx_from_dlpack_legacy(NULL, older, TCX_COPY_NEVER, &next));
+        } else {
+            EXPECT_OK(tcx_to_dlpack(tensor, 0, &versioned));
+            EXPECT_OK(tcx_from_dlpack(NULL, versioned, TCX_COPY_NEVER, &next));
+        }
+        tcx_tensor_unref(tensor);
+        tensor = next;
+    }
+    EXPECT_EQ(0, deleted);
+    EXPECT_TRUE(tcx_tensor_array(tensor)->data == forged.data);
+    tcx_tensor_unref(tensor);
+    EXPECT_EQ(1, deleted);
+}
+
+TEST(an_import_of_our_own_export_refers_to_its_source) {
+    expect_no_chain(0);
+    expect_no_chain(1);
+}
+
 TEST(sixteen_exports_may_be_deleted_on_sixteen_threads) {
     enum { COUNT = 16 };
     struct own_daemon daemon;
