@@ -77,6 +77,20 @@ void call_free(struct session *session, struct call *call) {
     }
 }
 
+/* Whether a thread waits for another reply than that of `call`. */
+static int others_wait(const struct session *session, const struct call *call) {
+    for (const struct call *other = session->calls; other; other = other->next) {
+        if (other != call && other->state == CALL_SENT) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int calls_are_pending(const struct session *session) {
+    return others_wait(session, NULL);
+}
+
 void calls_wake_all(struct session *session) {
     for (struct call *call = session->calls; call; call = call->next) {
         pthread_cond_signal(&call->answered);
@@ -183,16 +197,6 @@ static void accept_reply(struct session *session, size_t nbytes, int fd) {
     }
     segments_notice(session, header->destroyed);
     deliver(session, call, header, fd);
-}
-
-/* Whether a thread waits for another reply than that of `call`. */
-static int others_wait(const struct session *session, const struct call *call) {
-    for (const struct call *other = session->calls; other; other = other->next) {
-        if (other != call && other->state == CALL_SENT) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 /* Takes in what has come, until the reply to `call` is there and nobody else waits. Lock held. */
@@ -344,11 +348,11 @@ static int give_up(struct session *session, struct call *call, int status) {
     return error_plain(status);
 }
 
-static int error_silent(const struct session *session) {
+static int error_silent(const struct session *session, int64_t waited_ns) {
     return error(STATUS_TIMEOUT,
                  "tensorcxd (pid %d) has not answered for %.3g s: is it stopped? (TENSORCX_TIMEOUT "
                  "sets how long to wait)",
-                 (int)session->pid, (double)session->patience.answer_ns / 1e9);
+                 (int)session->pid, (double)waited_ns / 1e9);
 }
 
 static int error_unsent(const struct session *session, const struct frame *frame, enum sent sent) {
@@ -396,7 +400,7 @@ int call_run(struct session *session, const struct frame *frame, int64_t extra_n
         r = await(session, call, clock_after(patience));
         if (r == STATUS_TIMEOUT) {
             give_up(session, call, r);
-            error_silent(session);
+            error_silent(session, patience);
         } else if (r == STATUS_INTERRUPTED) {
             give_up(session, call, r);
         } else {
@@ -447,7 +451,7 @@ int call_await_end(struct session *session) {
         destroy(session, call);
     }
     if (r == STATUS_TIMEOUT) {
-        error_silent(session);
+        error_silent(session, session->patience.answer_ns);
     } else if (r == STATUS_INTERRUPTED) {
         error_plain(r);
     }

@@ -19,8 +19,8 @@
 #include "session.h"
 
 enum call_state {
-    CALL_SENT,
-    CALL_ANSWERED, /* or it never will be: the session is dead */
+    CALL_SENT,     /* no reply yet; when the session is dead, there will be none */
+    CALL_ANSWERED, /* the reply is in the record */
     CALL_GIVEN_UP, /* nobody waits: a late reply is only undone */
 };
 
@@ -74,6 +74,7 @@ int call_detach(struct session *session, const struct frame *frame);
 void call_note(struct session *session, const struct frame *frame);
 
 /* For session.c; lock held, or nobody else knows the session. */
+int calls_are_pending(const struct session *session); /* somebody waits for a reply */
 void calls_wake_all(struct session *session);
 void calls_close_descriptors(struct session *session);
 void calls_destroy(struct session *session);

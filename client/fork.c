@@ -55,14 +55,33 @@ static void parent(void) {
     }
 }
 
+/* A session whose flusher, which has a reference, stayed in the parent. */
+static struct session *find_flushed(void) {
+    struct session *session;
+
+    pthread_mutex_lock(&lock);
+    session = sessions;
+    while (session && !session->has_flusher) {
+        session = session->next;
+    }
+    pthread_mutex_unlock(&lock);
+    return session;
+}
+
 static void child(void) {
-    for (struct session *session = sessions; session; session = session->next) {
+    struct session *session;
+
+    for (session = sessions; session; session = session->next) {
         session_leave_to_parent(session);
     }
     for (struct tcx_client *client = clients; client; client = client->next) {
         client_start_over(client);
     }
     unlock_all();
+    while ((session = find_flushed())) {
+        session->has_flusher = 0;
+        session_unref(session);
+    }
 }
 
 static void install(void) {

@@ -4,27 +4,53 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codec.h"
 #include "session.h"
 
 /* A message the socket did not take. */
 struct queued {
     struct queued *next; /* owned: session::outbox */
     size_t nbytes;
-    char bytes[];
+    size_t capacity; /* of `bytes` */
+    _Alignas(struct wire_header) char bytes[];
 };
+
+/* A queued RELEASE has room for those that follow it. */
+#define RELEASE_ROOM (256 * sizeof(struct wire_returned))
+
+/* Appends a RELEASE to the last message, if that is one, too, and has room: so that what a program
+ * frees while the daemon is slow takes few messages. */
+static int merge(struct session *session, const struct frame *frame) {
+    struct queued *last = session->outbox_last;
+    struct wire_header *header = last ? (struct wire_header *)(void *)last->bytes : NULL;
+
+    if (!last || frame->header.opcode != MESSAGE_RELEASE || header->opcode != MESSAGE_RELEASE ||
+        frame->tail_nbytes[0] > last->capacity - last->nbytes) {
+        return 0;
+    }
+    memcpy(last->bytes + last->nbytes, frame->tail[0], frame->tail_nbytes[0]);
+    last->nbytes += frame->tail_nbytes[0];
+    header->nbytes = (uint32_t)last->nbytes;
+    return 1;
+}
 
 static enum sent enqueue(struct session *session, const struct frame *frame) {
     size_t nbytes = frame_nbytes(frame);
-    struct queued *queued = malloc(sizeof *queued + nbytes);
+    size_t capacity = nbytes + (frame->header.opcode == MESSAGE_RELEASE ? RELEASE_ROOM : 0);
 
+    if (merge(session, frame)) {
+        return SENT;
+    }
+    struct queued *queued = malloc(sizeof *queued + capacity);
     if (!queued) {
         return NO_MEMORY;
     }
     queued->next = NULL;
     queued->nbytes = nbytes;
+    queued->capacity = capacity;
     frame_flatten(frame, queued->bytes);
-    *session->outbox_end = queued;
-    session->outbox_end = &queued->next;
+    *(session->outbox_last ? &session->outbox_last->next : &session->outbox) = queued;
+    session->outbox_last = queued;
     return SENT;
 }
 
@@ -33,7 +59,7 @@ static void dequeue(struct session *session) {
 
     session->outbox = first->next;
     if (!session->outbox) {
-        session->outbox_end = &session->outbox;
+        session->outbox_last = NULL;
     }
     free(first);
 }

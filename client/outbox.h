@@ -18,7 +18,8 @@ enum sent {
     GONE, /* the session is dead */
 };
 
-/* Sends a message after those that wait already, or queues a copy. Never returns LATER. */
+/* Sends a message after those that wait already, or queues a copy; a RELEASE may join one that is
+ * queued. Never returns LATER. */
 enum sent outbox_send(struct session *session, const struct frame *frame);
 
 /* Sends what the socket takes by now. */

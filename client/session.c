@@ -13,6 +13,7 @@
 
 #include "call.h"
 #include "error.h"
+#include "flusher.h"
 #include "fork.h"
 #include "log.h"
 #include "messages.h"
@@ -36,23 +37,40 @@ struct session *session_create(const struct patience *patience, const char *path
     session->patience = *patience;
     snprintf(session->path, sizeof session->path, "%s", path);
     session->socket = -1;
-    session->outbox_end = &session->outbox;
     fork_add_session(session);
     return session;
 }
 
+/* Whether the number still stands for our socket. If not, whatever has it belongs to somebody else
+ * and is not ours to use or to close. */
+static int socket_is_ours(const struct session *session) {
+    struct stat info;
+
+    return session->socket >= 0 && fstat(session->socket, &info) == 0 && S_ISSOCK(info.st_mode) &&
+           info.st_dev == session->device && info.st_ino == session->inode;
+}
+
+/* Lock held. */
+static void close_socket(struct session *session) {
+    if (socket_is_ours(session)) {
+        shutdown(session->socket, SHUT_RDWR); /* wakes the thread that polls it */
+        close(session->socket);
+    }
+    session->socket = -1;
+}
+
 static void destroy(struct session *session) {
+    /* As long as there is a descriptor, fork() must know whose it is. */
+    pthread_mutex_lock(&session->lock);
+    close_socket(session);
+    calls_close_descriptors(session);
+    pthread_mutex_unlock(&session->lock);
     fork_remove_session(session);
+
     assert(!session->by_id && !atomic_load(&session->released)); /* each holds a reference */
     calls_destroy(session);
     outbox_destroy(session);
     segments_destroy(session);
-    if (session->socket >= 0) {
-        session_socket(session); /* forgets a number that is not ours any more */
-    }
-    if (session->socket >= 0) {
-        close(session->socket);
-    }
     if (session->life_page) {
         munmap(session->life_page, (size_t)sysconf(_SC_PAGESIZE));
     }
@@ -98,6 +116,7 @@ static void leave(struct session *session) {
     session->doomed = NULL;
     is_unreported = session->is_unreported;
     session->is_unreported = 0;
+    flusher_start_if_needed(session);
     pthread_mutex_unlock(&session->lock);
 
     segments_unmap(doomed);
@@ -129,24 +148,14 @@ void session_attach(struct session *session, int socket) {
 }
 
 int session_socket(struct session *session) {
-    struct stat info;
-
-    if (session->socket < 0) {
-        return -1;
+    if (session->socket >= 0 && !socket_is_ours(session)) {
+        session_die(session, "this process has closed its descriptor");
     }
-    if (fstat(session->socket, &info) == 0 && S_ISSOCK(info.st_mode) &&
-        info.st_dev == session->device && info.st_ino == session->inode) {
-        return session->socket;
-    }
-    /* Whatever has our number now belongs to somebody else: it is not ours to close. */
-    session->socket = -1;
-    session_die(session, "this process has closed its descriptor");
-    return -1;
+    return session->socket;
 }
 
 static void mark_dead(struct session *session) {
     atomic_store(&session->is_dead, 1);
-    session->socket = -1;
     segments_doom_unused(session);
 }
 
@@ -159,10 +168,7 @@ void session_die(struct session *session, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(session->why, sizeof session->why, format, arguments);
     va_end(arguments);
-    if (session->socket >= 0) {
-        shutdown(session->socket, SHUT_RDWR); /* wakes the thread that polls it */
-        close(session->socket);
-    }
+    close_socket(session);
     session->is_unreported = 1;
     mark_dead(session);
     calls_wake_all(session);
@@ -173,26 +179,31 @@ void session_leave_to_parent(struct session *session) {
     if (atomic_load(&session->is_dead)) {
         return;
     }
-    if (session_socket(session) >= 0) {
+    /* No shutdown: it would end the parent's connection. No session_die(): the parent's threads
+     * that wait here are not in this process, and their condition variables may be in any state. */
+    if (socket_is_ours(session)) {
         close(session->socket);
     }
+    session->socket = -1;
     session->life_page = NULL; /* not mapped here: MADV_DONTFORK */
     snprintf(session->why, sizeof session->why, "it was the parent's, from before fork()");
-    /* The parent's threads that wait here are not in this process: there is nobody to wake, and
-     * their condition variables may be in any state. */
     session->has_reader = 0;
     mark_dead(session);
 }
 
 int session_is_alive(struct session *session) {
+    int has_ended = 0;
+
     if (!atomic_load(&session->is_dead) && pthread_mutex_trylock(&session->lock) == 0) {
         struct pollfd poller = {.fd = session_socket(session), .events = POLLRDHUP};
-        if (poller.fd >= 0 && poll(&poller, 1, 0) == 1) {
+        has_ended = poller.fd >= 0 && poll(&poller, 1, 0) == 1;
+        /* Who waits for a reply finds the end by itself, after the replies that came before it. */
+        if (has_ended && !calls_are_pending(session)) {
             session_die(session, "it has ended");
         }
         session_unlock(session);
     }
-    return !atomic_load(&session->is_dead);
+    return !has_ended && !atomic_load(&session->is_dead);
 }
 
 int session_error_lost(const struct session *session) {

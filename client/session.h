@@ -53,7 +53,8 @@ struct session {
 
     /* outbox.c */
     struct queued *outbox;      /* owned: messages the socket did not take, oldest first */
-    struct queued **outbox_end; /* borrowed: where the next one is linked */
+    struct queued *outbox_last; /* borrowed; NULL: none */
+    int has_flusher;            /* flusher.c: a thread, with a reference, sends them */
 
     /* call.c */
     struct call *calls; /* owned */

@@ -43,6 +43,9 @@ static inline void peer_hang_up(struct peer *peer) {
 
 static inline void peer_destroy(struct peer *peer) {
     peer_hang_up(peer);
+    while (atomic_load(&peer->session->refs) > 1) { /* its flusher ends now; the runner's timeout */
+        poll(NULL, 0, 1);
+    }
     session_unref(peer->session);
     free(peer);
 }

@@ -151,6 +151,15 @@ TEST(a_daemon_that_is_silent_is_a_timeout_that_names_it) {
     peer_destroy(peer);
 }
 
+TEST(a_timeout_tells_how_long_it_was) {
+    struct peer *peer = peer_create(&impatient);
+    struct call *call;
+
+    EXPECT_EQ(STATUS_TIMEOUT, call_run(peer->session, &stats_frame, 10 * NS_PER_MS, &call));
+    EXPECT_TRUE(strstr(tcx_error(), "has not answered for 0.03 s") != NULL);
+    peer_destroy(peer);
+}
+
 TEST(an_answer_that_is_there_when_time_is_up_is_taken) {
     struct peer *peer = peer_create(&impatient);
     struct patience none = {.answer_ns = 0}; /* as if this process had been stopped meanwhile */
@@ -332,6 +341,32 @@ TEST(an_end_between_calls_is_noticed) {
     peer_destroy(peer);
 }
 
+static int answer_and_hang_up(void *context) {
+    struct peer *peer = context;
+
+    if (peer->socket >= 0) { /* nobody reads at this moment */
+        reply_deleted(peer, peer_receive(peer, MESSAGE_DELETE)->request, 5);
+        peer_hang_up(peer);
+        EXPECT_TRUE(!session_is_alive(peer->session));
+    }
+    return 0;
+}
+
+TEST(a_reply_that_came_before_the_end_is_not_lost) {
+    struct patience patience = {60 * NS_PER_S, NULL, NULL};
+    struct peer *peer = peer_create(&patience);
+    struct call *call;
+
+    peer->session->patience.interrupt = answer_and_hang_up;
+    peer->session->patience.context = peer;
+    EXPECT_EQ(STATUS_OK, call_run(peer->session, &delete_frame, 0, &call));
+    EXPECT_EQ(5, ((const struct wire_delete_reply *)call_fixed(call))->version);
+    call_free(peer->session, call);
+    EXPECT_TRUE(!session_is_alive(peer->session));
+    EXPECT_EQ(STATUS_LOST, call_run(peer->session, &stats_frame, 0, &call));
+    peer_destroy(peer);
+}
+
 TEST(a_reply_to_no_call_ends_the_session) {
     struct peer *peer = peer_create(&patient);
     struct caller caller;
@@ -493,6 +528,13 @@ static void note(struct peer *peer, uint32_t number) {
     session_unlock(peer->session);
 }
 
+static int has_outbox(struct peer *peer) {
+    session_lock(peer->session);
+    int has = peer->session->outbox != NULL;
+    session_unlock(peer->session);
+    return has;
+}
+
 TEST(notes_that_the_socket_does_not_take_wait_in_order) {
     enum { COUNT = 5000 }; /* far more than a socket's buffer has room for */
     struct peer *peer = peer_create(&patient);
@@ -502,7 +544,7 @@ TEST(notes_that_the_socket_does_not_take_wait_in_order) {
     for (uint32_t i = 0; i < COUNT; i++) {
         note(peer, i);
     }
-    EXPECT_TRUE(peer->session->outbox != NULL);
+    EXPECT_TRUE(has_outbox(peer));
     caller_start(&caller, peer, delete_frame, 0); /* it sends what waits, then itself */
     for (uint32_t i = 0; i < COUNT; i++) {
         memcpy(&cancel, peer_receive(peer, MESSAGE_CANCEL) + 1, sizeof cancel);
@@ -511,7 +553,97 @@ TEST(notes_that_the_socket_does_not_take_wait_in_order) {
     reply_deleted(peer, peer_receive(peer, MESSAGE_DELETE)->request, 1);
     EXPECT_EQ(STATUS_OK, caller_join(&caller));
     call_free(peer->session, caller.call);
-    EXPECT_TRUE(peer->session->outbox == NULL);
+    EXPECT_TRUE(!has_outbox(peer));
+    peer_destroy(peer);
+}
+
+/* Lets `count` storages go, one by one, from id 1 on. */
+static void release(struct peer *peer, uint64_t count) {
+    struct wire_release fixed = {0};
+    struct frame frame = REQUEST(RELEASE, &fixed);
+
+    for (uint64_t id = 1; id <= count; id++) {
+        struct wire_returned returned = {id, 1};
+        frame.tail[0] = &returned;
+        frame.tail_nbytes[0] = sizeof returned;
+        session_lock(peer->session);
+        call_note(peer->session, &frame);
+        session_unlock(peer->session);
+    }
+}
+
+/* They all come, in order. Returns in how many messages. */
+static int expect_releases(struct peer *peer, uint64_t count) {
+    uint64_t id = 1;
+    int messages = 0;
+
+    while (id <= count) {
+        const struct wire_header *header = peer_receive(peer, MESSAGE_RELEASE);
+        const char *tail = (const char *)(header + 1) + sizeof(struct wire_release);
+        const char *end = (const char *)header + header->nbytes;
+        EXPECT_EQ(0, (size_t)(end - tail) % sizeof(struct wire_returned));
+        for (; tail < end; tail += sizeof(struct wire_returned)) {
+            struct wire_returned returned;
+            memcpy(&returned, tail, sizeof returned);
+            EXPECT_EQ(id, returned.storage);
+            EXPECT_EQ(1, returned.grants);
+            id++;
+        }
+        messages++;
+    }
+    EXPECT_EQ(count + 1, id);
+    return messages;
+}
+
+TEST(what_is_let_go_arrives_without_another_call) {
+    enum { COUNT = 20000 };
+    struct peer *peer = peer_create(&patient);
+
+    release(peer, COUNT);
+    EXPECT_TRUE(has_outbox(peer));
+    EXPECT_TRUE(expect_releases(peer, COUNT) < COUNT / 4); /* those that had to wait are merged */
+    /* More can follow when the thread that sent them is gone, too. */
+    release(peer, COUNT);
+    expect_releases(peer, COUNT);
+    expect_works(peer);
+    peer_destroy(peer);
+}
+
+TEST(a_session_outlives_its_last_user_until_all_is_sent) {
+    enum { COUNT = 5000 };
+    struct peer *peer = peer_create(&patient);
+    int fd;
+
+    release(peer, COUNT);
+    EXPECT_TRUE(has_outbox(peer));
+    session_unref(peer->session);
+    expect_releases(peer, COUNT);
+    struct pollfd poller = {.fd = peer->socket, .events = POLLIN};
+    EXPECT_EQ(1, poll(&poller, 1, -1));
+    EXPECT_EQ(0, connection_receive(peer->socket, peer->bytes, sizeof peer->bytes, &fd));
+    peer_hang_up(peer);
+    free(peer);
+}
+
+TEST(a_child_does_not_have_the_thread_that_flushes) {
+    enum { COUNT = 5000 };
+    struct peer *peer = peer_create(&patient);
+    struct call *call;
+    int status;
+
+    release(peer, COUNT);
+    EXPECT_TRUE(has_outbox(peer));
+    pid_t pid = fork();
+    if (pid == 0) {
+        EXPECT_EQ(1, atomic_load(&peer->session->refs));
+        EXPECT_EQ(STATUS_LOST, call_run(peer->session, &stats_frame, 0, &call));
+        session_unref(peer->session);
+        _exit(0);
+    }
+    EXPECT_EQ(pid, waitpid(pid, &status, 0));
+    EXPECT_EQ(0, status);
+    expect_releases(peer, COUNT); /* each once: the child has sent nothing */
+    expect_works(peer);
     peer_destroy(peer);
 }
 
@@ -532,6 +664,38 @@ TEST(a_child_leaves_its_parents_connection_alone) {
     EXPECT_EQ(pid, waitpid(pid, &status, 0));
     EXPECT_EQ(0, status);
     expect_works(peer); /* and the child has said nothing */
+    peer_destroy(peer);
+}
+
+TEST(a_child_leaves_a_number_alone_that_is_no_longer_ours) {
+    enum { COUNT = 8 };
+    struct peer *peer = peer_create(&patient);
+    struct caller callers[COUNT];
+    struct call *call;
+    int status;
+
+    for (int i = 0; i < COUNT; i++) { /* threads that the child does not have */
+        caller_start(&callers[i], peer, stats_frame, 0);
+        peer_receive(peer, MESSAGE_STATS);
+    }
+    int number = peer->session->socket;
+    int ours = fcntl(number, F_DUPFD_CLOEXEC, 0);
+    int file = memfd_create("somebody else's", MFD_CLOEXEC);
+    EXPECT_EQ(number, dup3(file, number, O_CLOEXEC));
+    pid_t pid = fork();
+    if (pid == 0) {
+        EXPECT_EQ(0, lseek(number, 0, SEEK_END)); /* still the file */
+        EXPECT_EQ(STATUS_LOST, call_run(peer->session, &stats_frame, 0, &call));
+        _exit(0);
+    }
+    EXPECT_EQ(pid, waitpid(pid, &status, 0));
+    EXPECT_EQ(0, status);
+    close(ours);
+    for (int i = 0; i < COUNT; i++) {
+        EXPECT_EQ(STATUS_LOST, caller_join(&callers[i]));
+    }
+    close(number);
+    close(file);
     peer_destroy(peer);
 }
 
