@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,7 +24,8 @@
 #    define TENSORCX_PREFIX "/usr/local"
 #endif
 
-#define IDLE_SECONDS "60" /* without anybody or anything: the daemon ends */
+#define IDLE_SECONDS "60"      /* without anybody or anything: the daemon ends */
+#define LOG_MAX      (1 << 20) /* bytes; a longer log is started anew */
 
 enum { READY_FD = 3 };
 
@@ -94,13 +96,43 @@ static int find_program(char program[PATH_MAX]) {
         "not in " TENSORCX_PREFIX "/bin, not in PATH (TENSORCXD can name it)");
 }
 
+/* -------------------------------------------------------------------------------------- its log */
+
+void autostart_print_log(const char *path, char ret_log[AUTOSTART_LOG_SIZE]) {
+    const char *dot = strrchr(path, '.');
+    size_t length = dot && strcmp(dot, ".sock") == 0 ? (size_t)(dot - path) : strlen(path);
+
+    snprintf(ret_log, AUTOSTART_LOG_SIZE, "%.*s.log", (int)length, path);
+}
+
+/* Whether the daemon can append to this file: it has to be a plain file of ours, whatever folder it
+ * is in. Not emptied at each start: of several daemons that are started at once one stays, and what
+ * it wrote must, too. */
+static int prepare_log(const char *log) {
+    int fd = open(log, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0600);
+    struct stat info;
+
+    if (fd < 0) {
+        return 0;
+    }
+    int is_ours = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+                  info.st_nlink == 1;
+    if (is_ours && info.st_size > LOG_MAX) {
+        is_ours = ftruncate(fd, 0) == 0;
+    }
+    close(fd);
+    return is_ours;
+}
+
 /* ------------------------------------------------------------------------------------- starting */
 
-/* posix_spawn, so that nothing of the application runs in the new process, not even its fork
- * handlers. The daemon shakes off by itself what else it inherits. */
-static int spawn(const char *program, const char *path, int ready, pid_t *ret_pid) {
-    char *const arguments[] = {"tensorcxd",  "--background", "--ready-fd=3", "--socket",
-                               (char *)path, "--idle-exit",  IDLE_SECONDS,   NULL};
+/* `log` may be NULL. posix_spawn, so that nothing of the application runs in the new process, not
+ * even its fork handlers. The daemon shakes off by itself what else it inherits. */
+static int spawn(const char *program, const char *path, const char *log, int ready,
+                 pid_t *ret_pid) {
+    char *const arguments[] = {
+        "tensorcxd",   "--background", "--ready-fd=3",       "--socket",  (char *)path,
+        "--idle-exit", IDLE_SECONDS,   log ? "--log" : NULL, (char *)log, NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none;
@@ -193,6 +225,8 @@ static int await_ready(const char *program, pid_t pid, int ready, const struct p
 
 int autostart_run(const char *path, const struct patience *patience) {
     char program[PATH_MAX];
+    char log[AUTOSTART_LOG_SIZE];
+    char text[PATH_TEXT_SIZE];
     int ends[2];
     pid_t pid;
     int r = find_program(program);
@@ -200,10 +234,13 @@ int autostart_run(const char *path, const struct patience *patience) {
     if (r != STATUS_OK) {
         return r;
     }
+    autostart_print_log(path, log);
+    /* What is wrong with the folder, the daemon says itself. */
+    int has_log = path_make_folder(path, text) == STATUS_OK && prepare_log(log);
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return error_system(errno, "a pipe to start the daemon cannot be made");
     }
-    r = spawn(program, path, ends[1], &pid);
+    r = spawn(program, path, has_log ? log : NULL, ends[1], &pid);
     close(ends[1]);
     if (r == STATUS_OK) {
         r = await_ready(program, pid, ends[0], patience);

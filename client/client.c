@@ -115,7 +115,7 @@ void client_start_over(struct tcx_client *client) {
 
 /* Waits while another thread connects. STATUS_OK: look again; otherwise its failure is ours, or
  * STATUS_INTERRUPTED. Lock held, given up meanwhile. */
-static int await_other(struct tcx_client *client) {
+static int await_other(struct tcx_client *client, int autostarts) {
     uint64_t attempt = client->attempts;
 
     while (client->is_connecting && client->attempts == attempt) {
@@ -129,7 +129,8 @@ static int await_other(struct tcx_client *client) {
             return error_plain(STATUS_INTERRUPTED);
         }
     }
-    if (client->attempts == attempt || client->failure == STATUS_OK) {
+    if (client->attempts == attempt || client->failure == STATUS_OK ||
+        (autostarts && !client->failure_autostarts)) { /* it did not try all that we may */
         return STATUS_OK;
     }
     return error(client->failure, "%s",
@@ -156,6 +157,7 @@ static int connect_now(struct tcx_client *client, int autostarts, struct session
     client->attempts++;
     /* Whoever was interrupted gives up for itself only. */
     client->failure = r == STATUS_INTERRUPTED ? STATUS_OK : r;
+    client->failure_autostarts = autostarts;
     free(client->failure_text);
     client->failure_text = text;
     pthread_cond_broadcast(&client->done);
@@ -182,7 +184,7 @@ static int find_session(struct tcx_client *client, int autostarts, struct sessio
             r = connect_now(client, autostarts, ret_session);
             break;
         }
-        r = await_other(client);
+        r = await_other(client, autostarts);
         if (r != STATUS_OK) {
             break;
         }

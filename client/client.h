@@ -21,7 +21,8 @@ struct tcx_client {
     pthread_cond_t done;  /* an attempt to connect is over */
     int is_connecting;
     uint64_t attempts;       /* that are over */
-    int failure;             /* status of the last one that failed */
+    int failure;             /* status of the last one */
+    int failure_autostarts;  /* it would have started a daemon */
     char *failure_text;      /* owned; NULL: none */
     struct session *session; /* counted; NULL before the first one */
 };

@@ -69,9 +69,9 @@ static enum outcome open_socket(struct session *session, int *ret_status) {
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || !path_trusts(peer.uid)) {
         *ret_status =
             error(STATUS_DENIED,
-                  "the daemon at %s runs as user %u, this process as user %u "
-                  "(TENSORCX_ALLOW_UID=%u says that user can be trusted)",
-                  session->path, (unsigned)peer.uid, (unsigned)geteuid(), (unsigned)peer.uid);
+                  "the daemon at %s runs as user %u, this process as user %u: it is not to be "
+                  "trusted (TENSORCX_SOCKET can name another socket)",
+                  session->path, (unsigned)peer.uid, (unsigned)geteuid());
         return FAILED;
     }
     session->pid = peer.pid;
@@ -209,6 +209,16 @@ static int start_daemon(const char *path, const struct patience *patience, int a
     return autostart_run(path, patience);
 }
 
+static int error_closed(const char *path) {
+    char log[AUTOSTART_LOG_SIZE];
+
+    autostart_print_log(path, log);
+    return error(STATUS_UNAVAILABLE,
+                 "tensorcxd at %s closes every connection before it greets: is it out of "
+                 "descriptors? (its log says more: %s, if a client has started it)",
+                 path, log);
+}
+
 int connect_session(const char *path, const struct patience *patience, int autostarts,
                     struct session **ret_session) {
     int64_t deadline = clock_after(patience->answer_ns);
@@ -233,12 +243,7 @@ int connect_session(const char *path, const struct patience *patience, int autos
                           path, (double)patience->answer_ns / 1e9);
             break;
         case CLOSED: /* a daemon that goes away; the next attempt finds another or none */
-            r = closed < CLOSED_RETRIES
-                    ? pause_for(patience, 1 << closed++)
-                    : error(STATUS_UNAVAILABLE,
-                            "tensorcxd at %s closes every connection before it greets: is it out "
-                            "of descriptors? (its log says more)",
-                            path);
+            r = closed < CLOSED_RETRIES ? pause_for(patience, 1 << closed++) : error_closed(path);
             break;
         case FAILED:
             break;

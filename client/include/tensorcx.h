@@ -111,9 +111,11 @@ typedef struct tcx_client tcx_client_t;
 typedef struct tcx_client_options {
     /* Path of the socket. NULL: $TENSORCX_SOCKET, else tensorcx/tensorcxd.sock in $XDG_RUNTIME_DIR
      * or /run/user/<uid>, else /tmp/tensorcx-<uid>/tensorcxd.sock. Its folder and the daemon must
-     * belong to this user, to root or to $TENSORCX_ALLOW_UID. */
+     * belong to this user or to root. */
     const char *socket;
-    int no_autostart;      /* 1: do not start a daemon; so does TENSORCX_AUTOSTART=0 */
+    /* 1: do not start a daemon; so does TENSORCX_AUTOSTART=0. One that is started writes its log
+     * to tensorcxd.log beside tensorcxd.sock. */
+    int no_autostart;
     double answer_timeout; /* seconds to wait for an answer; 0: $TENSORCX_TIMEOUT, or else 30 */
     /* May be NULL. Called on the calling thread, about ten times a second and after a signal, while
      * a call waits. Non-zero: the call ends with TCX_INTERRUPTED and gives back what it was
@@ -158,9 +160,13 @@ TCX_API int tcx_zeros(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, con
 /* New shared memory with a packed copy of `source`, in any layout. As tcx_empty(). */
 TCX_API int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_tensor_t **ret_tensor);
 
-/* One more, one less reference. NULL is fine. tcx_tensor_unref() may be called on any thread, at
- * exit and in signal-free contexts without limits: it never waits for the daemon or for a lock.
- * Releasing a local tensor calls the deleter of the foreign memory. */
+/* One more, one less reference. NULL is fine. tcx_tensor_unref() may be called on any thread, also
+ * at exit, but not in a signal handler. It never waits for the daemon or for a call of another
+ * thread. The last reference to anything of a connection that is closed or lost also ends that
+ * connection and unmaps its memory, which takes a lock that others hold for moments, and for the
+ * time of a fork(). What the daemon is too slow to be told is sent by the next call or, if none
+ * waits, by a thread that lives until then. Releasing a local tensor calls the deleter of the
+ * foreign memory. */
 TCX_API tcx_tensor_t *tcx_tensor_ref(tcx_tensor_t *tensor);
 TCX_API void tcx_tensor_unref(tcx_tensor_t *tensor);
 

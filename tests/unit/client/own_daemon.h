@@ -73,12 +73,14 @@ static inline void daemon_kill(struct own_daemon *daemon) {
     EXPECT_EQ(daemon->pid, waitpid(daemon->pid, &status, 0));
 }
 
-/* Removes what it leaves: its folder and lock file. */
+/* Removes what it leaves: its folder, lock file and log. */
 static inline void daemon_clean(const struct own_daemon *daemon) {
-    char lock[64];
+    char file[64];
 
-    snprintf(lock, sizeof lock, "%s/d.lock", daemon->folder);
-    unlink(lock);
+    snprintf(file, sizeof file, "%s/d.lock", daemon->folder);
+    unlink(file);
+    snprintf(file, sizeof file, "%s/d.log", daemon->folder);
+    unlink(file);
     unlink(daemon->socket);
     EXPECT_EQ(0, rmdir(daemon->folder));
 }

@@ -79,6 +79,58 @@ TEST(the_first_client_starts_a_daemon_that_is_no_child) {
     remove_folder();
 }
 
+static const char *log_path(void) {
+    static char path[64];
+
+    snprintf(path, sizeof path, "%s/d.log", folder);
+    return path;
+}
+
+static void start_and_stop(void) {
+    tcx_client_t *client = starter();
+
+    EXPECT_OK(tcx_client_connect(client));
+    EXPECT_OK(tcx_stop(client));
+    tcx_client_close(client);
+}
+
+TEST(a_daemon_that_was_started_writes_a_log_beside_its_socket) {
+    struct stat info;
+
+    given_folder();
+    start_and_stop();
+    EXPECT_EQ(0, stat(log_path(), &info));
+    EXPECT_EQ(0600, info.st_mode & 07777);
+    EXPECT_TRUE(info.st_size > 0);
+    EXPECT_EQ(0, truncate(log_path(), 500000));
+    start_and_stop(); /* appends */
+    EXPECT_EQ(0, stat(log_path(), &info));
+    EXPECT_TRUE(info.st_size > 500000);
+    EXPECT_EQ(0, truncate(log_path(), 2000000));
+    start_and_stop(); /* starts anew */
+    EXPECT_EQ(0, stat(log_path(), &info));
+    EXPECT_TRUE(info.st_size > 0 && info.st_size < 500000);
+    remove_folder();
+}
+
+TEST(a_log_is_not_written_through_a_link) {
+    char target[64];
+    struct stat info;
+
+    given_folder();
+    snprintf(target, sizeof target, "%s/precious", folder);
+    fclose(fopen(target, "w"));
+    EXPECT_EQ(0, symlink(target, log_path()));
+    start_and_stop();
+    EXPECT_EQ(0, unlink(log_path()));
+    EXPECT_EQ(0, link(target, log_path()));
+    start_and_stop();
+    EXPECT_EQ(0, stat(target, &info));
+    EXPECT_EQ(0, info.st_size);
+    EXPECT_EQ(0, unlink(target));
+    remove_folder();
+}
+
 TEST(a_daemon_starts_also_where_children_are_ignored) {
     given_folder();
     signal(SIGCHLD, SIG_IGN);
@@ -233,13 +285,17 @@ static void *impostor_run(void *argument) {
     return NULL;
 }
 
-static void impostor_start(struct impostor *impostor) {
+static void impostor_open(struct impostor *impostor) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
     snprintf(address.sun_path, sizeof address.sun_path, "%s", socket_path);
     impostor->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     EXPECT_EQ(0, bind(impostor->listener, (struct sockaddr *)&address, sizeof address));
     EXPECT_EQ(0, listen(impostor->listener, 8));
+}
+
+static void impostor_start(struct impostor *impostor) {
+    impostor_open(impostor);
     EXPECT_EQ(0, pthread_create(&impostor->thread, NULL, impostor_run, impostor));
 }
 
@@ -306,8 +362,63 @@ TEST(a_daemon_that_always_hangs_up_is_unavailable) {
     tcx_client_t *client = visitor(0);
     EXPECT_EQ(TCX_UNAVAILABLE, tcx_client_connect(client));
     EXPECT_TRUE(strstr(tcx_error(), "closes every connection") != NULL);
+    EXPECT_TRUE(strstr(tcx_error(), log_path()) != NULL);
     tcx_client_close(client);
     impostor_stop(&impostor);
+    remove_folder();
+}
+
+/* One thread stops the daemon, which starts none; another one wants a daemon and waits for it. */
+struct rendezvous {
+    pthread_t stopper;
+    int stop_status;
+    int waits[2]; /* pipe: a byte when the other thread waits */
+};
+
+static struct rendezvous rendezvous;
+
+static int tell_that_it_waits(void *context) {
+    (void)context;
+    if (!pthread_equal(pthread_self(), rendezvous.stopper)) {
+        EXPECT_EQ(1, write(rendezvous.waits[1], "w", 1));
+    }
+    return 0;
+}
+
+static void *run_stop(void *argument) {
+    rendezvous.stop_status = tcx_stop(argument);
+    return NULL;
+}
+
+static void *run_connect(void *argument) {
+    EXPECT_OK(tcx_client_connect(argument));
+    return NULL;
+}
+
+TEST(who_may_start_a_daemon_does_so_after_another_thread_only_looked) {
+    tcx_client_options_t options = {.socket = socket_path, .interrupt = tell_that_it_waits};
+    struct impostor impostor = {.connections = 1};
+    tcx_client_t *client;
+    pthread_t starter;
+    char byte;
+
+    given_folder();
+    impostor_open(&impostor);
+    EXPECT_EQ(0, pipe2(rendezvous.waits, O_CLOEXEC));
+    EXPECT_OK(tcx_client_open(&options, &client));
+    EXPECT_EQ(0, pthread_create(&rendezvous.stopper, NULL, run_stop, client));
+    struct pollfd poller = {.fd = impostor.listener, .events = POLLIN};
+    EXPECT_EQ(1, poll(&poller, 1, -1)); /* it connects, and gets no answer */
+    EXPECT_EQ(0, pthread_create(&starter, NULL, run_connect, client));
+    EXPECT_EQ(1, read(rendezvous.waits[0], &byte, 1));
+    impostor_run(&impostor); /* hangs up, and is gone */
+    EXPECT_EQ(0, pthread_join(rendezvous.stopper, NULL));
+    EXPECT_EQ(0, pthread_join(starter, NULL));
+    EXPECT_EQ(TCX_UNAVAILABLE, rendezvous.stop_status);
+    EXPECT_OK(tcx_stop(client));
+    tcx_client_close(client);
+    close(rendezvous.waits[0]);
+    close(rendezvous.waits[1]);
     remove_folder();
 }
 
