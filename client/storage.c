@@ -121,7 +121,7 @@ static int enter(struct session *session, struct storage *storage) {
 /* A new object with count 1 for a grant whose segment is mapped. Lock held. */
 static int create(struct session *session, const struct wire_grant *grant,
                   struct storage **ret_storage) {
-    struct segment *segment;
+    struct segment *segment = NULL;
     int r = find_segment(session, grant, &segment);
 
     if (r != STATUS_OK) {
