@@ -200,8 +200,7 @@ PyObject *dlpack_import(CORE_METHOD_ARGUMENTS) {
     if (!core_args(2, nargs, kwnames))
         return NULL;
     tcx_copy_mode_t mode = (tcx_copy_mode_t)PyLong_AsLong(args[1]);
-    tcx_client_t *client = mode == TCX_COPY_ALWAYS ? client_usable(self) : NULL;
-    if (PyErr_Occurred())
+    if (PyErr_Occurred() || (mode == TCX_COPY_ALWAYS && !client_usable(self)))
         return NULL;
     struct DLManagedTensorVersioned *versioned =
         capsule_take(args[0], VERSIONED, "used_" VERSIONED);
@@ -210,6 +209,7 @@ PyObject *dlpack_import(CORE_METHOD_ARGUMENTS) {
     if (!versioned && !legacy)
         return refuse(state, args[0]);
 
+    tcx_client_t *client = ((struct client_object *)self)->client; /* knows its memory, if closed */
     tcx_tensor_t *tensor;
     int status;
     CORE_BEGIN_ASKING
