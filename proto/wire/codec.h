@@ -36,9 +36,8 @@ struct wire_rule {
 /* The rule of `opcode`, or NULL. Static memory. */
 const struct wire_rule *wire_rule(uint16_t opcode);
 
-/* Checks a received request (or note) of `nbytes` bytes with `nfds` descriptors: size, opcode, body
- * size, request id, descriptors. Returns NULL and sets *ret_rule, or a text that says which rule
- * was broken. */
+/* Checks a received request (or note) of `nbytes` bytes with `nfds` descriptors, in the order of
+ * proto/README.md. Returns NULL and sets *ret_rule, or a text that says which rule was broken. */
 const char *wire_check_request(const struct wire_header *header, size_t nbytes, size_t nfds,
                                const struct wire_rule **ret_rule);
 

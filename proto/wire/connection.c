@@ -6,10 +6,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { PIECES = 5, FDS_ROOM = 8 };
+enum { PIECES = 5 };
 
 union control {
-    char bytes[CMSG_SPACE(FDS_ROOM * sizeof(int))];
+    char bytes[CMSG_SPACE(CONNECTION_FDS_MAX * sizeof(int))];
     struct cmsghdr align;
 };
 
@@ -88,30 +88,22 @@ void frame_flatten(const struct frame *frame, void *ret_bytes) {
     }
 }
 
-/* Collects what SCM_RIGHTS brought: keeps the first descriptor, closes the others. Returns how
- * many. */
-static size_t take_descriptors(struct msghdr *message, int *ret_fd) {
+/* Collects what SCM_RIGHTS brought. Returns how many. */
+static size_t take_descriptors(struct msghdr *message, int ret_fds[CONNECTION_FDS_MAX]) {
     size_t count = 0;
 
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) {
-            continue;
-        }
-        size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < here; i++) {
-            int fd;
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            if (count++ == 0) {
-                *ret_fd = fd;
-            } else {
-                close(fd);
-            }
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+            size_t nbytes = c->cmsg_len - CMSG_LEN(0);
+            memcpy(ret_fds + count, CMSG_DATA(c), nbytes);
+            count += nbytes / sizeof(int);
         }
     }
     return count;
 }
 
-int connection_receive(int socket, void *bytes, size_t capacity, int *ret_fd) {
+int connection_receive_all(int socket, void *bytes, size_t capacity,
+                           int ret_fds[CONNECTION_FDS_MAX], size_t *ret_nfds, int *ret_dropped) {
     union control control;
     struct iovec piece = {bytes, capacity};
     struct msghdr message = {.msg_iov = &piece,
@@ -119,27 +111,31 @@ int connection_receive(int socket, void *bytes, size_t capacity, int *ret_fd) {
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control};
     ssize_t n;
-    int fd = -1;
-    int r;
 
+    *ret_nfds = 0;
     do {
         n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
     if (n < 0) {
         return -errno;
     }
+    *ret_nfds = take_descriptors(&message, ret_fds);
+    *ret_dropped = (message.msg_flags & MSG_CTRUNC) != 0;
+    return message.msg_flags & MSG_TRUNC ? -EMSGSIZE : (int)n;
+}
 
-    size_t nfds = take_descriptors(&message, &fd);
-    if (message.msg_flags & MSG_TRUNC) {
-        r = -EMSGSIZE;
-    } else if (nfds > 1) {
-        r = -EPROTO;
-    } else {
-        *ret_fd = fd < 0 && (message.msg_flags & MSG_CTRUNC) ? FD_DROPPED : fd;
-        return (int)n;
+int connection_receive(int socket, void *bytes, size_t capacity, int *ret_fd) {
+    int fds[CONNECTION_FDS_MAX];
+    size_t nfds;
+    int dropped;
+    int n = connection_receive_all(socket, bytes, capacity, fds, &nfds, &dropped);
+
+    if (n > 0 && nfds <= 1) {
+        *ret_fd = nfds ? fds[0] : dropped ? FD_DROPPED : -1;
+        return n;
     }
-    if (fd >= 0) {
-        close(fd);
+    for (size_t i = 0; i < nfds; i++) {
+        close(fds[i]);
     }
-    return r;
+    return n > 0 ? -EPROTO : n;
 }

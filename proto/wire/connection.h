@@ -36,6 +36,14 @@ void frame_flatten(const struct frame *frame, void *ret_bytes);
 /* Receives one message into `bytes`, and at most one descriptor into *ret_fd, which the caller
  * owns; -1: none came; FD_DROPPED: one came and the kernel could not deliver it (this process or
  * the system has no free descriptor, or a security module refused). Returns the size, 0 at the end
- * of the connection, or a negative errno: -EAGAIN nothing there, -EMSGSIZE longer than `capacity`,
- * -EPROTO more than one descriptor. Whatever arrived with a failed message is closed. */
+ * of the connection (or for an empty message), or a negative errno: -EAGAIN nothing there,
+ * -EMSGSIZE longer than `capacity`, -EPROTO more than one descriptor. Whatever arrived with
+ * anything but a message is closed. */
 int connection_receive(int socket, void *bytes, size_t capacity, int *ret_fd);
+
+enum { CONNECTION_FDS_MAX = 253 }; /* the kernel sends no more in one message */
+
+/* The same for who cannot risk to close a stranger's descriptors (that may block): hands all of
+ * them over, whatever it returns. *ret_dropped: there were some that could not be delivered. */
+int connection_receive_all(int socket, void *bytes, size_t capacity,
+                           int ret_fds[CONNECTION_FDS_MAX], size_t *ret_nfds, int *ret_dropped);

@@ -12,18 +12,6 @@ const char *status_text(int status) {
     }
 }
 
-const char *status_name(int status) {
-    switch (status) {
-#define STATUS(name, value, text, exception) \
-    case value:                              \
-        return #name;
-#include "status.def"
-#undef STATUS
-    default:
-        return "UNKNOWN";
-    }
-}
-
 int status_is_known(int status) {
     switch (status) {
 #define STATUS(name, value, text, exception) case value:

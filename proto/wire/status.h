@@ -12,8 +12,5 @@ enum status {
 /* A short English text, never NULL; "unknown status" for a value that status.def does not list. */
 const char *status_text(int status);
 
-/* The name without prefix ("NOT_FOUND"), never NULL. */
-const char *status_name(int status);
-
 /* Whether status.def lists the value. */
 int status_is_known(int status);
