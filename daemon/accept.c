@@ -13,7 +13,7 @@
 #include "server.h"
 #include "status.h"
 
-enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000, RESTORE_MS = 1000 };
+enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000, RESTORE_MS = 1000, LOOK_MS = 10000 };
 
 static void on_connection(uv_poll_t *poll, int status, int events);
 static void on_folder(uv_poll_t *poll, int status, int events);
@@ -24,7 +24,7 @@ static void on_folder(uv_poll_t *poll, int status, int events);
 static uv_poll_t *watch(struct acceptor *acceptor, int fd, uv_poll_cb callback) {
     uv_poll_t *poll = fd < 0 ? NULL : malloc(sizeof *poll);
 
-    if (poll && uv_poll_init(acceptor->server->worker.loop, poll, fd) != 0) {
+    if (poll && uv_poll_init(acceptor->server->uv, poll, fd) != 0) {
         free(poll);
         poll = NULL;
     }
@@ -197,6 +197,30 @@ static void on_folder(uv_poll_t *poll, int status, int events) {
     server_settle(acceptor->server);
 }
 
+/* Looks at the socket's file from time to time while somebody may come for what is here: that its
+ * file system was taken off, or a folder further up was moved, nobody tells. Returns when next. */
+static uint64_t look(struct acceptor *acceptor, uint64_t now_ms) {
+    const struct server *server = acceptor->server;
+    bool is_idle = server->clients_count == 0 && server->catalog.count == 0;
+
+    if (is_idle || acceptor->restore_ms || acceptor->is_replaced) {
+        acceptor->look_ms = 0;
+        return UINT64_MAX;
+    }
+    if (acceptor->look_ms && acceptor->look_ms <= now_ms &&
+        !listener_is_whole(&acceptor->listener)) {
+        restore(acceptor);
+    }
+    if (acceptor->look_ms <= now_ms) {
+        acceptor->look_ms = now_ms + LOOK_MS;
+    }
+    return acceptor->look_ms;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
 uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms) {
     if (acceptor->rest_until_ms && acceptor->rest_until_ms <= now_ms) {
         if (acceptor->refused) {
@@ -209,8 +233,9 @@ uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms) {
         restore(acceptor);
     }
     uint64_t rest_ms = acceptor->rest_until_ms ? acceptor->rest_until_ms : UINT64_MAX;
+    uint64_t look_ms = look(acceptor, now_ms);
     uint64_t restore_ms = acceptor->restore_ms ? acceptor->restore_ms : UINT64_MAX;
-    return rest_ms < restore_ms ? rest_ms : restore_ms;
+    return sooner(rest_ms, sooner(look_ms, restore_ms));
 }
 
 void acceptor_start(struct acceptor *acceptor, struct server *server,

@@ -25,6 +25,7 @@ struct acceptor {
     int reserve_fd;                /* owned: closed to accept a connection when there is no other */
     uint64_t rest_until_ms;        /* accepts nothing until then; 0: it does */
     uint64_t restore_ms;           /* when to make the vanished socket again; 0: it is there */
+    uint64_t look_ms;              /* when to look whether the socket is there; 0: not planned */
     bool is_replaced;              /* another daemon has taken the place */
 };
 

@@ -39,6 +39,9 @@ struct call {
 int call_fail(struct call *call, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Answers that the daemon has no memory for its own books. */
+int call_no_books(struct call *call);
+
 /* Waits on `wait`. */
 int call_wait(struct call *call, struct waitlist *wait);
 

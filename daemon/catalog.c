@@ -1,15 +1,19 @@
 #include "catalog.h"
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "status.h"
 
-struct name_waiters {
-    struct waitlist list;
-    struct catalog *catalog; /* borrowed */
-    struct name *name;       /* borrowed: owns us */
+/* A name that somebody waits for, be it there or not; it lasts until it is put. */
+struct awaited {
+    struct waitlist waiters;  /* first: its callback finds us by it */
+    struct tree_node by_name; /* catalog::awaited */
+    struct catalog *catalog;  /* borrowed: owns us */
+    size_t nbytes;
+    char bytes[];
 };
 
 struct key {
@@ -34,6 +38,12 @@ static int compare_name(const void *key, const struct tree_node *node) {
     return compare_bytes(*(const struct key *)key, (struct key){name->bytes, name->nbytes});
 }
 
+static int compare_awaited(const void *key, const struct tree_node *node) {
+    const struct awaited *awaited = container_of(node, struct awaited, by_name);
+
+    return compare_bytes(*(const struct key *)key, (struct key){awaited->bytes, awaited->nbytes});
+}
+
 /* Leases that end in the same millisecond are told apart by their address. */
 static int compare_end(const void *key, const struct tree_node *node) {
     const struct end *end = key;
@@ -47,6 +57,7 @@ static int compare_end(const void *key, const struct tree_node *node) {
 
 void catalog_init(struct catalog *catalog) {
     catalog->names = (struct tree){.compare = compare_name};
+    catalog->awaited = (struct tree){.compare = compare_awaited};
     catalog->expiring = (struct tree){.compare = compare_end};
 }
 
@@ -107,134 +118,108 @@ void catalog_drop(struct catalog *catalog, struct list *owned) {
     }
 }
 
-/* ------------------------------------------------------------------------------------ nodes */
+/* --------------------------------------------------------------------------------- waiting */
 
-static struct name *find_or_add(struct catalog *catalog, const char *bytes, size_t nbytes) {
-    struct name *name = catalog_find(catalog, bytes, nbytes);
+static struct awaited *find_awaited(const struct catalog *catalog, struct key key) {
+    struct tree_node *node = tree_find(&catalog->awaited, &key);
 
-    if (name) {
-        return name;
-    }
-    name = malloc(sizeof *name + nbytes);
-    if (!name) {
-        return NULL;
-    }
-    *name = (struct name){.nbytes = (uint16_t)nbytes};
-    memcpy(name->bytes, bytes, nbytes);
-    tree_insert(&catalog->names, &(struct key){bytes, nbytes}, &name->by_name);
-    return name;
+    return node ? container_of(node, struct awaited, by_name) : NULL;
 }
 
-/* Frees a node that nobody needs any more. */
-static void check_unused(struct catalog *catalog, struct name *name) {
-    if (name->value || (name->waiters && !list_is_empty(&name->waiters->list.waiters))) {
-        return;
-    }
-    tree_remove(&catalog->names, &(struct key){name->bytes, name->nbytes}, &name->by_name);
-    free(name->waiters);
-    free(name);
+static void awaited_free(struct awaited *awaited) {
+    tree_remove(&awaited->catalog->awaited, &(struct key){awaited->bytes, awaited->nbytes},
+                &awaited->by_name);
+    free(awaited);
 }
 
-static void waiters_emptied(struct waitlist *list) {
-    struct name_waiters *waiters = (struct name_waiters *)list;
-
-    check_unused(waiters->catalog, waiters->name);
+static void waiters_emptied(struct waitlist *waiters) {
+    awaited_free((struct awaited *)waiters);
 }
 
 struct waitlist *catalog_waitlist(struct catalog *catalog, const char *bytes, size_t nbytes) {
-    struct name *name = find_or_add(catalog, bytes, nbytes);
+    struct key key = {bytes, nbytes};
+    struct awaited *awaited = find_awaited(catalog, key);
 
-    if (!name) {
+    if (awaited) {
+        return &awaited->waiters;
+    }
+    awaited = malloc(sizeof *awaited + nbytes);
+    if (!awaited) {
         return NULL;
     }
-    if (!name->waiters) {
-        struct name_waiters *waiters = malloc(sizeof *waiters);
-        if (!waiters) {
-            check_unused(catalog, name);
-            return NULL;
-        }
-        waitlist_init(&waiters->list, waiters_emptied);
-        waiters->catalog = catalog;
-        waiters->name = name;
-        name->waiters = waiters;
-    }
-    return &name->waiters->list;
+    waitlist_init(&awaited->waiters, waiters_emptied);
+    awaited->catalog = catalog;
+    awaited->nbytes = nbytes;
+    memcpy(awaited->bytes, bytes, nbytes);
+    tree_insert(&catalog->awaited, &key, &awaited->by_name);
+    return &awaited->waiters;
 }
 
-/* ----------------------------------------------------------------------------------- values */
+static void wake(struct catalog *catalog, const struct name *name) {
+    struct awaited *awaited = find_awaited(catalog, (struct key){name->bytes, name->nbytes});
 
-static void value_free(struct catalog *catalog, struct value *value) {
-    storage_unref(catalog->storages, value->storage);
-    free(value);
+    if (awaited) {
+        waitlist_wake(&awaited->waiters, catalog->ready);
+        awaited_free(awaited);
+    }
 }
 
-static struct value *value_create(const struct put *put) {
-    struct value *value = malloc(sizeof *value + put->desc_nbytes);
+/* ----------------------------------------------------------------------------------- names */
 
-    if (value) {
-        *value = (struct value){.storage = put->storage,
-                                .put_ms = put->now_ms,
-                                .publisher = put->publisher,
-                                .desc_nbytes = (uint16_t)put->desc_nbytes};
-        memcpy(value->desc, put->desc, put->desc_nbytes);
+static struct name *name_create(const struct put *put) {
+    struct name *name = malloc(sizeof *name + put->name_nbytes + put->desc_nbytes);
+
+    if (name) {
+        *name = (struct name){.storage = put->storage,
+                              .put_ms = put->now_ms,
+                              .publisher = put->publisher,
+                              .nbytes = (uint16_t)put->name_nbytes,
+                              .desc_nbytes = (uint16_t)put->desc_nbytes};
+        memcpy(name->bytes, put->name, put->name_nbytes);
+        memcpy(name->bytes + put->name_nbytes, put->desc, put->desc_nbytes);
     }
-    return value;
+    return name;
 }
 
-static void set_value(struct catalog *catalog, struct name *name, struct value *value) {
-    struct value *old = name->value;
-
-    value->version = ++catalog->version;
-    storage_ref(value->storage);
-    name->value = value;
-    if (old) {
-        lease_end(catalog, name);
-        value_free(catalog, old);
-    } else {
-        catalog->count++;
-    }
+static void add(struct catalog *catalog, struct name *name) {
+    storage_ref(name->storage);
+    tree_insert(&catalog->names, &(struct key){name->bytes, name->nbytes}, &name->by_name);
+    name->version = ++catalog->version;
+    catalog->count++;
 }
 
 int catalog_put(struct catalog *catalog, const struct put *put, uint64_t *ret_version) {
-    struct name *name = catalog_find(catalog, put->name, put->name_nbytes);
-    struct lease *lease = NULL;
+    struct name *old = catalog_find(catalog, put->name, put->name_nbytes);
+    bool needs_lease = put->ttl_ms || put->owner;
 
-    if (catalog->count >= catalog->max && !(name && name->value)) {
+    if (catalog->count >= catalog->max && !old) {
         return STATUS_LIMIT;
     }
-    struct value *value = value_create(put);
-    if (put->ttl_ms || put->owner) {
-        lease = malloc(sizeof *lease);
-    }
-    name = find_or_add(catalog, put->name, put->name_nbytes);
-    if (!value || !name || (!lease && (put->ttl_ms || put->owner))) {
-        free(value);
+    struct name *name = name_create(put);
+    struct lease *lease = needs_lease ? malloc(sizeof *lease) : NULL;
+    if (!name || (needs_lease && !lease)) {
+        free(name);
         free(lease);
-        if (name) {
-            check_unused(catalog, name);
-        }
         return STATUS_INTERNAL;
     }
-    set_value(catalog, name, value);
+    if (old) {
+        catalog_delete(catalog, old);
+    }
+    add(catalog, name);
     if (lease) {
         lease_begin(catalog, name, lease, put);
     }
-    if (name->waiters) {
-        waitlist_wake(&name->waiters->list, catalog->ready);
-    }
-    *ret_version = value->version;
+    wake(catalog, name);
+    *ret_version = name->version;
     return STATUS_OK;
 }
 
 void catalog_delete(struct catalog *catalog, struct name *name) {
-    struct value *value = name->value;
-
-    assert(value);
     lease_end(catalog, name);
-    name->value = NULL;
+    tree_remove(&catalog->names, &(struct key){name->bytes, name->nbytes}, &name->by_name);
     catalog->count--;
-    check_unused(catalog, name);
-    value_free(catalog, value);
+    storage_unref(catalog->storages, name->storage);
+    free(name);
 }
 
 struct name *catalog_next(const struct catalog *catalog, const char *prefix, size_t prefix_nbytes,
@@ -246,24 +231,16 @@ struct name *catalog_next(const struct catalog *catalog, const char *prefix, siz
         key = (struct key){after, after_nbytes};
         strictly = 1;
     }
-    for (;;) {
-        struct tree_node *node = tree_seek(&catalog->names, &key, strictly);
-        struct name *name = node ? container_of(node, struct name, by_name) : NULL;
-        if (!name || name->nbytes < prefix_nbytes ||
-            memcmp(name->bytes, prefix, prefix_nbytes) != 0) {
-            return NULL;
-        }
-        if (name->value) {
-            return name;
-        }
-        key = (struct key){name->bytes, name->nbytes};
-        strictly = 1;
-    }
+    struct tree_node *node = tree_seek(&catalog->names, &key, strictly);
+    struct name *name = node ? container_of(node, struct name, by_name) : NULL;
+    bool begins_so =
+        name && name->nbytes >= prefix_nbytes && memcmp(name->bytes, prefix, prefix_nbytes) == 0;
+    return begins_so ? name : NULL;
 }
 
 void catalog_fini(struct catalog *catalog) {
     while (catalog->names.root) {
         catalog_delete(catalog, container_of(catalog->names.root, struct name, by_name));
     }
-    assert(catalog->count == 0 && !catalog->expiring.root);
+    assert(catalog->count == 0 && !catalog->expiring.root && !catalog->awaited.root);
 }

@@ -16,16 +16,6 @@
 #include "tree.h"
 #include "waiter.h"
 
-/* What a name stands for. */
-struct value {
-    uint64_t version;
-    struct storage *storage; /* one reference of ours */
-    uint64_t put_ms;
-    uint32_t publisher; /* process id */
-    uint16_t desc_nbytes;
-    uint8_t desc[];
-};
-
 /* What ends a name by itself: only names with a ttl or an owner have one. */
 struct lease {
     struct name *name;       /* borrowed: owns us */
@@ -34,24 +24,31 @@ struct lease {
     struct list link;        /* of the owner's list; linked to itself: no owner */
 };
 
-/* One node per name that has a value, waiters, or both. */
+/* A name and what it stands for; putting it again makes a new one. */
 struct name {
-    struct tree_node by_name;     /* catalog::names */
-    struct value *value;          /* owned; NULL: not there yet */
-    struct lease *lease;          /* owned; NULL: none */
-    struct name_waiters *waiters; /* owned; NULL: nobody ever waited */
+    struct tree_node by_name; /* catalog::names */
+    struct storage *storage;  /* one reference of ours */
+    struct lease *lease;      /* owned; NULL: none */
+    uint64_t version;
+    uint64_t put_ms;
+    uint32_t publisher; /* process id */
     uint16_t nbytes;
-    char bytes[];
+    uint16_t desc_nbytes;
+    char bytes[]; /* the name, then the description */
 };
+
+static inline const char *name_desc(const struct name *name) {
+    return name->bytes + name->nbytes;
+}
 
 struct catalog {
     struct storages *storages; /* borrowed: outlives us */
     struct list *ready;        /* borrowed: where waiters go */
-    struct tree names;
-    struct tree expiring;
-    uint64_t count; /* of names with a value */
-    uint64_t max;
-    uint64_t version; /* the last one given */
+    struct tree names;         /* of struct name; owned */
+    struct tree awaited;       /* of struct awaited: names that somebody waits for */
+    struct tree expiring;      /* of struct lease, the first to end first */
+    uint64_t count, max;       /* of names */
+    uint64_t version;          /* the last one given */
 };
 
 /* `storages`, `ready` and `max` are filled in by the caller. fini deletes all names; nobody waits
@@ -59,7 +56,7 @@ struct catalog {
 void catalog_init(struct catalog *catalog);
 void catalog_fini(struct catalog *catalog);
 
-/* Borrowed; the node may have no value. NULL: unknown. */
+/* Borrowed; NULL: there is none. */
 struct name *catalog_find(const struct catalog *catalog, const char *bytes, size_t nbytes);
 
 struct put {
@@ -77,7 +74,7 @@ struct put {
  * changed. */
 int catalog_put(struct catalog *catalog, const struct put *put, uint64_t *ret_version);
 
-/* Removes the value; `name` must have one, and may be gone afterwards. */
+/* Ends a name. */
 void catalog_delete(struct catalog *catalog, struct name *name);
 
 /* Deletes all names on an owner's list. */
@@ -87,8 +84,7 @@ void catalog_drop(struct catalog *catalog, struct list *owned);
  * memory. */
 struct waitlist *catalog_waitlist(struct catalog *catalog, const char *bytes, size_t nbytes);
 
-/* The first name with a value that begins with `prefix` and sorts after `after` (empty: all), or
- * NULL. */
+/* The first name that begins with `prefix` and sorts after `after` (empty: all), or NULL. */
 struct name *catalog_next(const struct catalog *catalog, const char *prefix, size_t prefix_nbytes,
                           const char *after, size_t after_nbytes);
 

@@ -51,7 +51,9 @@ static void disconnect(struct client *client, const char *reason) {
              client->id, client->pid, reason, holds_count(&client->holds));
     uv_close((uv_handle_t *)client->poll, free_poll);
     client->poll = NULL;
-    close(client->fd);
+    /* What lies in it unread may hold descriptors, and is closed with it. */
+    shutdown(client->fd, SHUT_RDWR);
+    worker_close(&client->server->worker, &client->fd, 1);
     client->fd = -1;
     while (!list_is_empty(&client->output)) {
         unsent_free(container_of(client->output.next, struct unsent, link));
@@ -133,24 +135,54 @@ static void keep_for_later(struct client *client, const struct frame *frame) {
     watch(client);
 }
 
-int client_send(struct client *client, const struct frame *frame) {
+/* Answers instead of a reply whose descriptor the kernel refuses to have on its way. */
+static int send_refusal(const struct client *client, const struct wire_header *header) {
+    static const char text[] =
+        "too many descriptors are on their way between this user's processes (the kernel's limit "
+        "is RLIMIT_NOFILE): repeat the call";
+    struct frame frame = {
+        .header = *header, .tail = {text}, .tail_nbytes = {sizeof text - 1}, .fd = -1};
+
+    frame.header.status = STATUS_SYSTEM;
+    return connection_send(client->fd, &frame);
+}
+
+/* Whether a send that failed with `r` is to be tried again once the socket is writable. */
+static bool is_for_later(int r) {
+    return r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM;
+}
+
+void client_send(struct client *client, const struct frame *frame) {
     if (!client_is_connected(client)) {
-        return 0;
+        return;
     }
     int r = list_is_empty(&client->output) ? connection_send(client->fd, frame) : -EAGAIN;
-    if (r == -EAGAIN) {
+    if (r == -ETOOMANYREFS) {
+        r = send_refusal(client, &frame->header);
+    }
+    if (is_for_later(r)) {
         keep_for_later(client, frame);
-    } else if (r < 0 && r != -ETOOMANYREFS) {
+    } else if (r < 0) {
         client_close(client, strerror(-r), false);
     }
-    return r == -ETOOMANYREFS ? r : 0;
+}
+
+static int send_unsent(const struct client *client, const struct unsent *unsent) {
+    struct wire_header header;
+    int r = connection_send_bytes(client->fd, unsent->bytes, unsent->nbytes, unsent->fd);
+
+    if (r == -ETOOMANYREFS) {
+        memcpy(&header, unsent->bytes, sizeof header);
+        r = send_refusal(client, &header);
+    }
+    return r;
 }
 
 static void flush(struct client *client) {
     while (!list_is_empty(&client->output)) {
         struct unsent *unsent = container_of(client->output.next, struct unsent, link);
-        int r = connection_send_bytes(client->fd, unsent->bytes, unsent->nbytes, unsent->fd);
-        if (r == -EAGAIN) {
+        int r = send_unsent(client, unsent);
+        if (is_for_later(r)) {
             return;
         }
         if (r < 0) {
@@ -182,27 +214,35 @@ bool client_may_send_descriptor(struct client *client) {
 
 /* -------------------------------------------------------------------------------------- receive */
 
-static void receive(struct client *client) {
+/* Receives and handles one message. Returns whether there may be another. */
+static bool receive_one(struct client *client) {
     struct server *server = client->server;
+    int fds[CONNECTION_FDS_MAX];
+    size_t nfds;
+    int dropped;
+    int n = connection_receive_all(client->fd, server->message, sizeof server->message, fds, &nfds,
+                                   &dropped);
 
+    if (nfds > 0) {
+        worker_close(&server->worker, fds, nfds);
+    }
+    if (n > 0) {
+        dispatch_message(client, server->message, (size_t)n, nfds ? nfds : (size_t)dropped);
+        return true;
+    }
+    if (n == -EMSGSIZE) {
+        client_drop(client, "a message is too long");
+    } else if (n != -EAGAIN) {
+        client_close(client, n == 0 ? "the connection ended" : strerror(-n), false);
+    }
+    return false;
+}
+
+static void receive(struct client *client) {
     for (int i = 0; i < MESSAGES_PER_EVENT && client_is_connected(client); i++) {
-        int fd;
-        int n = connection_receive(client->fd, server->message, sizeof server->message, &fd);
-        if (n == -EAGAIN) {
+        if (!receive_one(client)) {
             return;
         }
-        if (n == -EMSGSIZE || n == -EPROTO) {
-            client_drop(client, n == -EMSGSIZE ? "a message is too long" : "too many descriptors");
-            return;
-        }
-        if (n <= 0) {
-            client_close(client, n == 0 ? "the connection ended" : strerror(-n), false);
-            return;
-        }
-        if (fd >= 0) {
-            close(fd);
-        }
-        dispatch_message(client, server->message, (size_t)n, fd != -1);
     }
 }
 
@@ -243,7 +283,7 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
     struct client *client = calloc(1, sizeof *client);
     uv_poll_t *poll = malloc(sizeof *poll);
 
-    if (!client || !poll || uv_poll_init(server->worker.loop, poll, fd) != 0) {
+    if (!client || !poll || uv_poll_init(server->uv, poll, fd) != 0) {
         log_error("event=client.open error=\"no memory\"");
         free(client);
         free(poll);

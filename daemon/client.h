@@ -2,9 +2,8 @@
  * client.h - one connected process: its socket, its life page, what it holds and waits for
  *
  * A client is connected, or disconnected with its memory still mapped (its life page is open), or
- * gone. client_close() is the only way out, for every reason. Owned by the server. This file and
- * server.c are the only ones that know libuv's handles; what a message means is dispatch's
- * business.
+ * gone. client_close() is the only way out, for every reason. Owned by the server. What a
+ * message means is dispatch's business.
  */
 #pragma once
 
@@ -63,9 +62,9 @@ void client_drop(struct client *client, const char *rule);
 /* The life page is closed. */
 void client_page_closed(void *client);
 
-/* Sends, or keeps for later what the socket does not take now. 0, also when the client is closed by
- * it; -ETOOMANYREFS: the kernel refuses to have more descriptors on their way, nothing was sent. */
-int client_send(struct client *client, const struct frame *frame);
+/* Sends, or keeps for later what the socket does not take now; may close the client. A reply whose
+ * descriptor the kernel refuses to have on its way becomes one with STATUS_SYSTEM. */
+void client_send(struct client *client, const struct frame *frame);
 
 /* Whether another descriptor may be sent: few of those before are still unread. */
 bool client_may_send_descriptor(struct client *client);

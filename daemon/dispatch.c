@@ -1,6 +1,5 @@
 #include "dispatch.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +53,10 @@ int call_fail(struct call *call, int status, const char *format, ...) {
     return status;
 }
 
+int call_no_books(struct call *call) {
+    return call_fail(call, STATUS_INTERNAL, "the daemon has no memory for its own books");
+}
+
 int call_wait(struct call *call, struct waitlist *wait) {
     call->wait = wait;
     return CALL_WAITS;
@@ -74,15 +77,15 @@ static struct frame frame_of(const struct call *call, int status) {
                           .fd = -1};
 }
 
-static int answer_error(const struct call *call, int status, const char *text) {
+static void answer_error(const struct call *call, int status, const char *text) {
     struct frame frame = frame_of(call, status);
 
     frame.tail[0] = text;
     frame.tail_nbytes[0] = strnlen(text, WIRE_TEXT_MAX);
-    return client_send(call->client, &frame);
+    client_send(call->client, &frame);
 }
 
-static int answer_ok(const struct call *call, const union reply *reply) {
+static void answer_ok(const struct call *call, const union reply *reply) {
     struct frame frame = frame_of(call, STATUS_OK);
 
     frame.fixed = reply;
@@ -90,11 +93,10 @@ static int answer_ok(const struct call *call, const union reply *reply) {
     frame.tail[0] = call->reply_tail;
     frame.tail_nbytes[0] = call->reply_tail_nbytes;
     frame.fd = call->reply_fd;
-    int r = client_send(call->client, &frame);
+    client_send(call->client, &frame);
     if (call->reply_fd_is_ours) {
         close(call->reply_fd);
     }
-    return r;
 }
 
 /* ---------------------------------------------------------------------------------------- calls */
@@ -122,14 +124,10 @@ static int run(struct call *call) {
     int status = handlers[call->rule->opcode](call, &reply);
     if (status == CALL_BROKEN) {
         client_drop(call->client, call->text);
+    } else if (status == STATUS_OK && call->rule->is_call) {
+        answer_ok(call, &reply);
     } else if (status != CALL_WAITS && call->rule->is_call) {
-        int r =
-            status == STATUS_OK ? answer_ok(call, &reply) : answer_error(call, status, call->text);
-        if (r == -ETOOMANYREFS) {
-            answer_error(call, STATUS_SYSTEM,
-                         "too many descriptors are on their way between this user's processes "
-                         "(the kernel's limit is RLIMIT_NOFILE): repeat the call");
-        }
+        answer_error(call, status, call->text);
     }
     return status;
 }
@@ -137,17 +135,17 @@ static int run(struct call *call) {
 static void park(struct call *call, const void *message, size_t nbytes) {
     struct client *client = call->client;
     struct server *server = call->server;
-    struct parked *parked = NULL;
+    bool is_full = client->waiting >= server->options->max_waiting;
+    struct parked *parked = is_full ? NULL : malloc(sizeof *parked + nbytes);
 
-    if (client->waiting < server->options->max_waiting) {
-        parked = malloc(sizeof *parked + nbytes);
-    }
     if (!parked) {
         waitlist_check(call->wait);
-        call_fail(call, STATUS_LIMIT,
-                  "%llu calls of this client wait already: the limit is --max-waiting",
-                  (unsigned long long)client->waiting);
-        answer_error(call, STATUS_LIMIT, call->text);
+        int status = is_full ? call_fail(call, STATUS_LIMIT,
+                                         "%llu calls of this client wait already: the limit is "
+                                         "--max-waiting",
+                                         (unsigned long long)client->waiting)
+                             : call_no_books(call);
+        answer_error(call, status, call->text);
         return;
     }
     parked->client = client;

@@ -1,8 +1,8 @@
 /*
  * dispatch.h - from received bytes to a handler, and back
  *
- * The one place that checks a message: size, opcode, body size, descriptors, state, quota, in this
- * order. Keeps the calls that wait, and runs them again.
+ * The one place that checks a message before a handler sees it, in the order of proto/README.md.
+ * Keeps the calls that wait, and runs them again.
  */
 #pragma once
 

@@ -30,10 +30,6 @@ static int not_found(struct call *call, const void *name, size_t nbytes) {
                      (const char *)name);
 }
 
-static bool has_value(const struct name *name) {
-    return name && name->value;
-}
-
 /* Takes the tail apart: description, name, data. */
 static int split_tail(struct call *call, struct named *named) {
     if (named->desc_nbytes + named->name_nbytes + named->data_nbytes != call->tail_nbytes) {
@@ -72,7 +68,7 @@ static int check_named(struct call *call, const struct named *named, uint64_t st
         return bad_name(call, wrong);
     }
     if ((named->flags & PUT_EXCLUSIVE) &&
-        has_value(catalog_find(&call->server->catalog, named->name, named->name_nbytes))) {
+        catalog_find(&call->server->catalog, named->name, named->name_nbytes)) {
         return call_fail(call, STATUS_EXISTS, "\"%.*s\" exists already", (int)named->name_nbytes,
                          named->name);
     }
@@ -97,7 +93,7 @@ static int publish(struct call *call, const struct named *named, struct storage 
         return call_fail(call, r, "there are %" PRIu64 " names already: the limit is --max-names",
                          catalog->count);
     }
-    return r == STATUS_OK ? r : call_fail(call, r, "the daemon has no memory for its own books");
+    return r == STATUS_OK ? r : call_no_books(call);
 }
 
 int handle_publish(struct call *call, const struct wire_publish *request,
@@ -178,19 +174,17 @@ int handle_get(struct call *call, const struct wire_get *request, struct wire_ge
         return call_broken(call, "unknown flags");
     }
     const struct name *name = catalog_find(catalog, bytes, call->tail_nbytes);
-    if (has_value(name) && name->value->version > request->newer_than) {
-        reply->version = name->value->version;
-        call->reply_tail = name->value->desc;
-        call->reply_tail_nbytes = name->value->desc_nbytes;
-        return grant(call, name->value->storage, &reply->grant);
+    if (name && name->version > request->newer_than) {
+        reply->version = name->version;
+        call->reply_tail = name_desc(name);
+        call->reply_tail_nbytes = name->desc_nbytes;
+        return grant(call, name->storage, &reply->grant);
     }
     if (request->flags & GET_WAIT) {
         struct waitlist *wait = catalog_waitlist(catalog, bytes, call->tail_nbytes);
-        return wait
-                   ? call_wait(call, wait)
-                   : call_fail(call, STATUS_INTERNAL, "the daemon has no memory for its own books");
+        return wait ? call_wait(call, wait) : call_no_books(call);
     }
-    if (has_value(name)) {
+    if (name) {
         return call_fail(call, STATUS_NOT_FOUND, "\"%.*s\" has nothing newer than version %" PRIu64,
                          (int)call->tail_nbytes, bytes, request->newer_than);
     }
@@ -198,16 +192,15 @@ int handle_get(struct call *call, const struct wire_get *request, struct wire_ge
 }
 
 static struct wire_entry entry_of(const struct server *server, const struct name *name) {
-    const struct value *value = name->value;
     const struct lease *lease = name->lease;
     uint64_t now_ms = server_now(server);
-    struct wire_entry entry = {.version = value->version,
-                               .storage = value->storage->id,
-                               .nbytes = value->storage->nbytes,
-                               .age_ms = now_ms - value->put_ms,
-                               .holders = value->storage->holders,
-                               .publisher = value->publisher,
-                               .desc_nbytes = value->desc_nbytes,
+    struct wire_entry entry = {.version = name->version,
+                               .storage = name->storage->id,
+                               .nbytes = name->storage->nbytes,
+                               .age_ms = now_ms - name->put_ms,
+                               .holders = name->storage->holders,
+                               .publisher = name->publisher,
+                               .desc_nbytes = name->desc_nbytes,
                                .name_nbytes = name->nbytes};
 
     if (lease && lease->end_ms != UINT64_MAX) {
@@ -229,7 +222,7 @@ static int find_named(struct call *call, struct name **ret_name) {
         return bad_name(call, wrong);
     }
     struct name *name = catalog_find(&call->server->catalog, bytes, call->tail_nbytes);
-    if (!has_value(name)) {
+    if (!name) {
         return not_found(call, bytes, call->tail_nbytes);
     }
     *ret_name = name;
@@ -243,8 +236,8 @@ int handle_stat(struct call *call, const struct wire_stat *request, struct wire_
     (void)request;
     if (r == STATUS_OK) {
         reply->entry = entry_of(call->server, name);
-        call->reply_tail = name->value->desc;
-        call->reply_tail_nbytes = name->value->desc_nbytes;
+        call->reply_tail = name_desc(name);
+        call->reply_tail_nbytes = name->desc_nbytes;
     }
     return r;
 }
@@ -256,7 +249,7 @@ int handle_delete(struct call *call, const struct wire_delete *request,
 
     (void)request;
     if (r == STATUS_OK) {
-        reply->version = name->value->version;
+        reply->version = name->version;
         catalog_delete(&call->server->catalog, name);
     }
     return r;
@@ -273,7 +266,7 @@ static size_t add_entry(struct server *server, size_t used, const struct name *n
         return 0;
     }
     memcpy(to, &entry, sizeof entry);
-    memcpy(to + sizeof entry, name->value->desc, entry.desc_nbytes);
+    memcpy(to + sizeof entry, name_desc(name), entry.desc_nbytes);
     memcpy(to + sizeof entry + entry.desc_nbytes, name->bytes, entry.name_nbytes);
     memset(to + nbytes, 0, padded - nbytes);
     return padded;

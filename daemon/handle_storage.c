@@ -10,15 +10,17 @@
 #include "shortage.h"
 
 static struct wire_grant grant_of(const struct storage *storage) {
+    const struct segment *segment = storage->range.segment;
+
     return (struct wire_grant){.storage = storage->id,
                                .nbytes = storage->nbytes,
-                               .segment = storage->range ? storage->range->segment->id : 0,
-                               .offset = storage->range ? range_offset(storage->range) : 0};
+                               .segment = segment ? segment->id : 0,
+                               .offset = range_offset(&storage->range)};
 }
 
 int grant(struct call *call, struct storage *storage, struct wire_grant *ret_grant) {
     if (hold_grant(&call->client->holds, storage) < 0) {
-        return call_fail(call, STATUS_INTERNAL, "the daemon has no memory for its own books");
+        return call_no_books(call);
     }
     *ret_grant = grant_of(storage);
     return STATUS_OK;
@@ -42,7 +44,7 @@ int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage
                          "%" PRIu64 " storages are in use already: the limit is --max-storages",
                          storages->max);
     case STATUS_INTERNAL:
-        return call_fail(call, r, "the daemon has no memory for its own books");
+        return call_no_books(call);
     case STATUS_OUT_OF_MEMORY:
         return shortage_text(call->server, nbytes, &shortage, call->text);
     default:
@@ -177,11 +179,14 @@ int handle_attach(struct call *call, const struct wire_attach *request,
     }
     for (int i = 0; i < count; i++) {
         int r = storage_attach(storages, storage, storage_find(storages, id_at(call, i)));
-        if (r != STATUS_OK) {
+        if (r == STATUS_LIMIT) {
             return call_fail(call, r,
                              "%" PRIu64 " storages are attached to others: the limit is "
                              "--max-storages",
                              storages->attachments);
+        }
+        if (r != STATUS_OK) {
+            return call_no_books(call);
         }
     }
     return STATUS_OK;

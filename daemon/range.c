@@ -91,34 +91,20 @@ static struct range *find(struct ranges *ranges, uint32_t units, uint32_t align)
     return range;
 }
 
-/* Cuts `range` after `units`, in no list both. Returns the rest, NULL without memory. */
-static struct range *cut(struct range *range, uint32_t units) {
-    struct range *rest = malloc(sizeof *rest);
-
-    if (!rest) {
-        return NULL;
+/* Makes two ranges, either of which may be NULL, neighbours. */
+static void chain(struct range *before, struct range *after) {
+    if (before) {
+        before->after = after;
     }
-    *rest = (struct range){.segment = range->segment,
-                           .offset = range->offset + units,
-                           .units = range->units - units,
-                           .before = range,
-                           .after = range->after};
-    list_init(&rest->free);
-    if (rest->after) {
-        rest->after->before = rest;
+    if (after) {
+        after->before = before;
     }
-    range->after = rest;
-    range->units = units;
-    return rest;
 }
 
 /* Joins `range` with its right neighbour; both in no list. */
 static void join(struct range *range, struct range *right) {
     range->units += right->units;
-    range->after = right->after;
-    if (range->after) {
-        range->after->before = range;
-    }
+    chain(range, right->after);
     free(right);
 }
 
@@ -146,38 +132,60 @@ int ranges_add(struct ranges *ranges, struct segment *segment, uint64_t nbytes,
     return 0;
 }
 
-struct range *range_take(struct ranges *ranges, uint64_t nbytes) {
+/* Lets `range` take `units` of the free range `found`, after `skip` of them. What is left before
+ * and behind stays free; `found` and, if both are left, `spare` are its blocks. */
+static void take_from(struct ranges *ranges, struct range *found, uint32_t skip, uint32_t units,
+                      struct range *spare, struct range *range) {
+    struct range *after = found->after;
+    uint32_t left = found->units - skip - units;
+
+    take_off(ranges, found);
+    *range =
+        (struct range){.segment = found->segment, .offset = found->offset + skip, .units = units};
+    list_init(&range->free);
+    if (skip) {
+        found->units = skip;
+        insert(ranges, found);
+        chain(found, range);
+    } else {
+        chain(found->before, range);
+        spare = found;
+    }
+    chain(range, after);
+    if (left) {
+        *spare = (struct range){
+            .segment = range->segment, .offset = range->offset + units, .units = left};
+        chain(range, spare);
+        chain(spare, after);
+        insert(ranges, spare);
+    } else {
+        free(spare);
+    }
+}
+
+bool range_take(struct ranges *ranges, uint64_t nbytes, struct range *range) {
     if (nbytes > RANGE_SPACE_MAX) {
-        return NULL;
+        return false;
     }
     uint32_t align = nbytes >= RANGE_PAGE_FROM ? PAGE_UNITS : 1;
     uint32_t units = (uint32_t)((nbytes + RANGE_UNIT - 1) / RANGE_UNIT);
     /* Whole pages, so that what they leave begins at a page as well. */
     units = (units + align - 1) & ~(align - 1);
-    struct range *range = find(ranges, units, align);
+    struct range *found = find(ranges, units, align);
+    struct range *spare = NULL;
 
-    if (!range) {
-        return NULL;
+    if (!found) {
+        return false;
     }
-    take_off(ranges, range);
-    uint32_t skip = skip_of(range, align);
+    uint32_t skip = skip_of(found, align);
     if (skip) {
-        struct range *aligned = cut(range, skip);
-        insert(ranges, range);
-        if (!aligned) {
-            return NULL;
+        spare = malloc(sizeof *spare);
+        if (!spare) {
+            return false;
         }
-        range = aligned;
     }
-    if (range->units > units) {
-        struct range *rest = cut(range, units);
-        if (!rest) {
-            range_give(ranges, range);
-            return NULL;
-        }
-        insert(ranges, rest);
-    }
-    return range;
+    take_from(ranges, found, skip, units, spare, range);
+    return true;
 }
 
 static int is_free(const struct range *range) {

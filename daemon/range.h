@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "list.h"
@@ -19,7 +20,8 @@
 
 struct segment;
 
-/* A used or free part of one segment. */
+/* A used or free part of one segment. Lies first in a block of malloc(): that of a used range
+ * belongs to who took it, that of a free one to the allocator. */
 struct range {
     struct segment *segment;      /* borrowed: outlives its ranges */
     uint32_t offset, units;       /* in RANGE_UNIT */
@@ -39,18 +41,15 @@ void ranges_init(struct ranges *ranges);
 int ranges_add(struct ranges *ranges, struct segment *segment, uint64_t nbytes,
                struct range **ret_whole);
 
-/* Takes `nbytes` (not 0). NULL: no free range is large enough, or no memory for the books. */
-struct range *range_take(struct ranges *ranges, uint64_t nbytes);
+/* Takes `nbytes` (not 0) and fills in `range`, which is the caller's. Returns whether there were as
+ * many; not, if no free range is large enough or there is no memory for the books. */
+bool range_take(struct ranges *ranges, uint64_t nbytes, struct range *range);
 
-/* Gives a range back. Returns NULL, or when nothing of its segment is used any more the range that
- * covers all of it, which may be taken off by range_drop(). */
+/* Gives a range back, and the block it lies in. Returns NULL, or when nothing of its segment is
+ * used any more the range that covers all of it, which may be taken off by range_drop(). */
 struct range *range_give(struct ranges *ranges, struct range *range);
 void range_drop(struct ranges *ranges, struct range *whole);
 
 static inline uint64_t range_offset(const struct range *range) {
     return (uint64_t)range->offset * RANGE_UNIT;
-}
-
-static inline uint64_t range_nbytes(const struct range *range) {
-    return (uint64_t)range->units * RANGE_UNIT;
 }

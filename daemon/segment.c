@@ -63,7 +63,8 @@ static void trim_next(struct segment *segment) {
 
     if (segment->done < segment->nbytes && !segments->stopping) {
         segment->piece = least(TRIM_STEP, segment->nbytes - segment->done);
-        segment->job = (struct job){trim_work, trim_done};
+        segment->job.work = trim_work;
+        segment->job.done = trim_done;
         worker_submit(segments->worker, &segment->job);
         return;
     }
@@ -236,7 +237,8 @@ static void commit_work(struct job *job) {
 
 static void commit_step(struct segment *segment) {
     segment->piece = least(COMMIT_STEP, segment->nbytes - segment->done);
-    segment->job = (struct job){commit_work, commit_done};
+    segment->job.work = commit_work;
+    segment->job.done = commit_done;
     worker_submit(segment->segments->worker, &segment->job);
 }
 
@@ -313,7 +315,6 @@ static int segment_create(struct segments *segments, uint64_t nbytes,
     segment->segments = segments;
     segment->nbytes = nbytes;
     list_init(&segment->link);
-    list_init(&segment->own.free);
     waitlist_init(&segment->waiters, NULL);
     segments->committed += nbytes;
     segments->committing += nbytes;
@@ -385,32 +386,28 @@ static int commit_begin(struct segments *segments, uint64_t nbytes, struct segme
 
 /* ------------------------------------------------------------------------------------- use */
 
-static int take_large(struct segments *segments, uint64_t nbytes, struct range **ret_range) {
+static int take_large(struct segments *segments, uint64_t nbytes, struct range *range) {
     struct segment *segment = find_warm(segments, nbytes);
 
     if (!segment) {
         return -EAGAIN;
     }
     unwarm(segment);
-    segment->own.segment = segment;
-    *ret_range = &segment->own;
+    *range = (struct range){.segment = segment};
     return STATUS_OK;
 }
 
-static int take_small(struct segments *segments, uint64_t nbytes, struct range **ret_range) {
-    struct range *range = range_take(&segments->ranges, nbytes);
-
-    if (!range) {
+static int take_small(struct segments *segments, uint64_t nbytes, struct range *range) {
+    if (!range_take(&segments->ranges, nbytes, range)) {
         return -EAGAIN;
     }
     if (segment_is_warm(range->segment)) {
         unwarm(range->segment);
     }
-    *ret_range = range;
     return STATUS_OK;
 }
 
-int segments_take(struct segments *segments, uint64_t nbytes, struct range **ret_range,
+int segments_take(struct segments *segments, uint64_t nbytes, struct range *range,
                   struct waitlist **ret_wait, struct shortage *ret_shortage) {
     bool large = is_large(segments, nbytes);
     struct segment *segment = segments->slab;
@@ -419,8 +416,7 @@ int segments_take(struct segments *segments, uint64_t nbytes, struct range **ret
         *ret_shortage = (struct shortage){.asked = nbytes};
         return STATUS_OUT_OF_MEMORY;
     }
-    int r =
-        large ? take_large(segments, nbytes, ret_range) : take_small(segments, nbytes, ret_range);
+    int r = large ? take_large(segments, nbytes, range) : take_small(segments, nbytes, range);
     if (r != -EAGAIN) {
         return r;
     }
@@ -446,6 +442,8 @@ void segments_give(struct segments *segments, struct range *range) {
         if (!empty) {
             return;
         }
+    } else {
+        free(range);
     }
     make_warm(segment, empty);
     shrink_warm(segments, segments->stopping ? 0 : segments->capacity / 4);

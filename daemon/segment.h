@@ -36,7 +36,6 @@ struct segment {
     enum segment_state state;
     bool is_slab;
     struct range *empty; /* borrowed: covers all of a slab that nobody uses; NULL: in use */
-    struct range own;    /* not a slab: what the one storage gets */
     struct list link;    /* segments::warm or ::stalled */
     uint64_t warm_since_ms;
     struct waitlist waiters; /* requests that need it, while committing */
@@ -75,11 +74,13 @@ void segments_init(struct segments *segments);
 void segments_stop(struct segments *segments);
 void segments_fini(struct segments *segments);
 
-/* Takes `nbytes` (not 0). Returns STATUS_OK and sets *ret_range; STATUS_OUT_OF_MEMORY and sets
- * *ret_shortage; or -EAGAIN and sets *ret_wait: memory is being committed, wait there and ask
- * again. */
-int segments_take(struct segments *segments, uint64_t nbytes, struct range **ret_range,
+/* Takes `nbytes` (not 0). Returns STATUS_OK and fills in `range`, which lies first in a block of
+ * malloc(); STATUS_OUT_OF_MEMORY and sets *ret_shortage; or -EAGAIN and sets *ret_wait: memory is
+ * being committed, wait there and ask again. */
+int segments_take(struct segments *segments, uint64_t nbytes, struct range *range,
                   struct waitlist **ret_wait, struct shortage *ret_shortage);
+
+/* Gives a range back, and the block it lies in. */
 void segments_give(struct segments *segments, struct range *range);
 
 /* The live segment of this id, or NULL. */

@@ -173,6 +173,7 @@ static int open_loop(struct server *server) {
         return r;
     }
     server->loop = loop;
+    server->uv = &loop->uv;
     loop->due_ms = UINT64_MAX;
     uv_timer_init(&loop->uv, &loop->timer);
     uv_signal_init(&loop->uv, &loop->terminate);
@@ -196,7 +197,7 @@ static void init_nouns(struct server *server) {
     uint64_t wanted = capacity;
     const struct store *store = store_choose(options->backing, &capacity);
 
-    server->worker = (struct worker){&server->loop->uv, settle_worker, server};
+    server->worker = (struct worker){server->uv, settle_worker, server};
     server->segments = (struct segments){.store = store,
                                          .worker = &server->worker,
                                          .ready = &server->ready,
@@ -248,14 +249,14 @@ int server_init(struct server *server, const struct options *options,
 
 void server_run(struct server *server) {
     server_settle(server);
-    uv_run(&server->loop->uv, UV_RUN_DEFAULT);
+    uv_run(server->uv, UV_RUN_DEFAULT);
 
     assert(list_is_empty(&server->clients) && list_is_empty(&server->ready));
     assert(server->clients_count == 0 && server->connected == 0 && server->waiting == 0);
     storages_fini(&server->storages);
     segments_fini(&server->segments);
     lifepages_fini(&server->pages);
-    uv_loop_close(&server->loop->uv);
+    uv_loop_close(server->uv);
     free(server->loop);
     acceptor_fini(&server->acceptor);
     log_info("event=server.end");

@@ -26,7 +26,8 @@ struct loop; /* libuv's handles, known to server.c */
 struct server {
     const struct options *options; /* borrowed: main's */
     struct acceptor acceptor;
-    struct loop *loop; /* owned */
+    struct loop *loop;    /* owned */
+    struct uv_loop_s *uv; /* borrowed from `loop`: for watching sockets */
     struct worker worker;
     struct lifepages pages;
 

@@ -15,31 +15,40 @@ void storages_fini(struct storages *storages) {
     table_fini(&storages->by_id);
 }
 
+static void storage_free(struct storages *storages, struct storage *storage) {
+    free(storage->attached);
+    if (storage->range.segment) {
+        segments_give(storages->segments, &storage->range);
+    } else {
+        free(storage);
+    }
+}
+
 int storage_create(struct storages *storages, uint64_t nbytes, struct storage **ret_storage,
                    struct waitlist **ret_wait, struct shortage *ret_shortage) {
-    struct range *range = NULL;
-
     if (storages->by_id.count >= storages->max) {
         return STATUS_LIMIT;
     }
+    struct storage *storage = calloc(1, sizeof *storage);
+    if (!storage) {
+        return STATUS_INTERNAL;
+    }
     if (nbytes > 0) {
-        int r = segments_take(storages->segments, nbytes, &range, ret_wait, ret_shortage);
+        int r = segments_take(storages->segments, nbytes, &storage->range, ret_wait, ret_shortage);
         if (r != STATUS_OK) {
+            free(storage);
             return r;
         }
     }
-    struct storage *storage = calloc(1, sizeof *storage);
-    uint64_t id = storages->next_id + 1;
-    if (!storage || table_set(&storages->by_id, id, storage) < 0) {
-        free(storage);
-        if (range) {
-            segments_give(storages->segments, range);
-        }
+    storage->id = storages->next_id + 1;
+    storage->nbytes = nbytes;
+    storage->references = 1;
+    if (table_set(&storages->by_id, storage->id, storage) < 0) {
+        storage_free(storages, storage);
         return STATUS_INTERNAL;
     }
-    storages->next_id = id;
+    storages->next_id++;
     storages->bytes += nbytes;
-    *storage = (struct storage){.id = id, .nbytes = nbytes, .range = range, .references = 1};
     *ret_storage = storage;
     return STATUS_OK;
 }
@@ -53,8 +62,7 @@ void storage_ref(struct storage *storage) {
     storage->references++;
 }
 
-/* Takes one reference away; with the last one the bytes are free, and the storage goes to `dead`.
- */
+/* Takes one reference away; with the last one the storage goes to `dead`. */
 static void drop(struct storages *storages, struct storage *storage, struct storage **dead) {
     assert(storage->references > 0);
     if (--storage->references > 0) {
@@ -63,9 +71,6 @@ static void drop(struct storages *storages, struct storage *storage, struct stor
     assert(storage->holders == 0);
     table_remove(&storages->by_id, storage->id);
     storages->bytes -= storage->nbytes;
-    if (storage->range) {
-        segments_give(storages->segments, storage->range);
-    }
     storage->next = *dead;
     *dead = storage;
 }
@@ -82,8 +87,7 @@ void storage_unref(struct storages *storages, struct storage *storage) {
             drop(storages, storage->attached[i], &dead);
         }
         storages->attachments -= storage->attached_count;
-        free(storage->attached);
-        free(storage);
+        storage_free(storages, storage);
     }
 }
 
@@ -93,8 +97,8 @@ int storage_write(struct storages *storages, struct storage *storage, const void
     if (nbytes == 0) {
         return 0;
     }
-    return storages->segments->store->write(storage->range->segment->fd,
-                                            range_offset(storage->range), bytes, nbytes);
+    return storages->segments->store->write(storage->range.segment->fd,
+                                            range_offset(&storage->range), bytes, nbytes);
 }
 
 int storage_attach(struct storages *storages, struct storage *storage, struct storage *other) {

@@ -15,12 +15,12 @@
 #include "table.h"
 
 struct storage {
-    uint64_t id;
-    uint64_t nbytes;
+    struct range range; /* first: giving it back frees the storage. segment NULL: it has no bytes */
     union {
-        struct range *range;  /* owned; NULL: it has no bytes */
+        uint64_t id;
         struct storage *next; /* once dead: another dead one */
     };
+    uint64_t nbytes;
     struct storage **attached; /* owned array; one reference to each: older storages */
     uint32_t attached_count;
     uint32_t references;

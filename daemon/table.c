@@ -96,8 +96,8 @@ int table_set(struct table *table, uint64_t key, void *value) {
         slot->value = value;
         return 0;
     }
-    /* At most three quarters are used. */
-    if (!table->slots || (table->count + 1) * 4 > ((size_t)3 << table->bits)) {
+    /* At most seven eighths are used: ids that follow each other hardly collide. */
+    if (!table->slots || (table->count + 1) * 8 > ((size_t)7 << table->bits)) {
         int r = grow(table);
         if (r < 0) {
             return r;

@@ -1,27 +1,22 @@
 #include "worker.h"
 
 #include <stdlib.h>
-#include <uv.h>
+#include <string.h>
+#include <unistd.h>
 
-struct request {
-    uv_work_t work;
-    struct worker *worker; /* borrowed */
-    struct job *job;       /* borrowed */
-};
+#include "list.h"
 
-static void on_thread(uv_work_t *work) {
-    struct job *job = ((struct request *)work)->job;
+static void on_thread(uv_work_t *request) {
+    struct job *job = container_of(request, struct job, request);
 
     job->work(job);
 }
 
-static void on_loop(uv_work_t *work, int status) {
-    struct request *request = (struct request *)work;
-    struct worker *worker = request->worker;
-    struct job *job = request->job;
+static void on_loop(uv_work_t *request, int status) {
+    struct job *job = container_of(request, struct job, request);
+    struct worker *worker = job->worker;
 
     (void)status;
-    free(request);
     job->done(job);
     if (worker->settle) {
         worker->settle(worker->owner);
@@ -29,12 +24,44 @@ static void on_loop(uv_work_t *work, int status) {
 }
 
 void worker_submit(struct worker *worker, struct job *job) {
-    struct request *request = malloc(sizeof *request);
+    job->worker = worker;
+    uv_queue_work(worker->loop, &job->request, on_thread, on_loop);
+}
 
-    if (!request) {
-        abort(); /* some hundred bytes: the machine is lost anyway */
+/* ---------------------------------------------------------------------------------------- close */
+
+struct closing {
+    struct job job; /* first */
+    size_t count;
+    int fds[]; /* owned */
+};
+
+static void close_all(const int *fds, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        close(fds[i]);
     }
-    request->worker = worker;
-    request->job = job;
-    uv_queue_work(worker->loop, &request->work, on_thread, on_loop);
+}
+
+static void close_work(struct job *job) {
+    const struct closing *closing = (struct closing *)job;
+
+    close_all(closing->fds, closing->count);
+}
+
+static void close_done(struct job *job) {
+    free(job);
+}
+
+void worker_close(struct worker *worker, const int *fds, size_t count) {
+    struct closing *closing = malloc(sizeof *closing + count * sizeof *fds);
+
+    if (!closing) {
+        close_all(fds, count);
+        return;
+    }
+    closing->job.work = close_work;
+    closing->job.done = close_done;
+    closing->count = count;
+    memcpy(closing->fds, fds, count * sizeof *fds);
+    worker_submit(worker, &closing->job);
 }

@@ -6,7 +6,8 @@
  */
 #pragma once
 
-struct uv_loop_s;
+#include <stddef.h>
+#include <uv.h>
 
 struct worker {
     struct uv_loop_s *loop;      /* borrowed: outlives us */
@@ -18,8 +19,14 @@ struct job {
     void (*work)(
         struct job *job); /* on a thread: touches nothing that the loop touches meanwhile */
     void (*done)(
-        struct job *job); /* on the loop afterwards; the job may be freed or submitted again */
+        struct job *job);  /* on the loop afterwards; the job may be freed or submitted again */
+    struct worker *worker; /* of worker_submit(), as is the rest */
+    uv_work_t request;
 };
 
 /* The job must stay where it is until `done` is called. */
 void worker_submit(struct worker *worker, struct job *job);
+
+/* Closes descriptors that came from a peer: closing them may block. Without memory they are closed
+ * here and now. */
+void worker_close(struct worker *worker, const int *fds, size_t count);

@@ -53,7 +53,7 @@ static struct name *find(struct fixture *f, const char *name) {
 }
 
 static int exists(struct fixture *f, const char *name) {
-    return find(f, name) && find(f, name)->value;
+    return find(f, name) != NULL;
 }
 
 static struct waitlist *waitlist_of(struct fixture *f, const char *name) {
@@ -82,12 +82,12 @@ TEST(a_name_is_found_with_what_was_put) {
     struct fixture f;
     setup(&f);
     uint64_t version = put(&f, put_of(&f, "a"));
-    const struct value *value = find(&f, "a")->value;
+    const struct name *name = find(&f, "a");
 
-    EXPECT_EQ(version, value->version);
-    EXPECT_TRUE(value->storage == f.storage);
-    EXPECT_EQ(4, value->desc_nbytes);
-    EXPECT_EQ(0, memcmp(value->desc, "desc", 4));
+    EXPECT_EQ(version, name->version);
+    EXPECT_TRUE(name->storage == f.storage);
+    EXPECT_EQ(4, name->desc_nbytes);
+    EXPECT_EQ(0, memcmp(name_desc(name), "desc", 4));
     EXPECT_EQ(2, f.storage->references);
     teardown(&f);
 }
@@ -270,6 +270,7 @@ TEST(a_put_wakes_who_waits_for_that_name) {
     EXPECT_TRUE(list_pop(&f.ready) == &first.link);
     EXPECT_TRUE(list_pop(&f.ready) == &second.link);
     EXPECT_TRUE(list_is_empty(&f.ready));
+    EXPECT_TRUE(exists(&f, "a") && !exists(&f, "b"));
     waiter_stop(&other);
     teardown(&f);
 }
@@ -283,16 +284,16 @@ TEST(a_name_that_nobody_waits_for_any_more_is_forgotten) {
     waiter_wait(&first, waitlist_of(&f, "a"));
     waiter_wait(&second, waitlist_of(&f, "a"));
     waiter_stop(&first);
-    EXPECT_TRUE(find(&f, "a") != NULL);
+    EXPECT_TRUE(f.catalog.awaited.root != NULL);
     waiter_stop(&second);
-    EXPECT_TRUE(find(&f, "a") == NULL);
+    EXPECT_TRUE(f.catalog.awaited.root == NULL);
 
     waitlist_check(waitlist_of(&f, "in vain"));
-    EXPECT_TRUE(find(&f, "in vain") == NULL);
+    EXPECT_TRUE(f.catalog.awaited.root == NULL);
     teardown(&f);
 }
 
-TEST(waiters_outlive_the_value_they_wait_beside) {
+TEST(waiters_outlive_the_name_they_wait_beside) {
     struct fixture f;
     struct waiter waiter;
     setup(&f);
@@ -300,7 +301,7 @@ TEST(waiters_outlive_the_value_they_wait_beside) {
 
     waiter_wait(&waiter, waitlist_of(&f, "a"));
     catalog_delete(&f.catalog, find(&f, "a"));
-    EXPECT_TRUE(find(&f, "a") != NULL && list_is_empty(&f.ready));
+    EXPECT_TRUE(!exists(&f, "a") && list_is_empty(&f.ready));
     put(&f, put_of(&f, "a"));
     EXPECT_TRUE(list_pop(&f.ready) == &waiter.link);
     teardown(&f);

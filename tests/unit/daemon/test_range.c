@@ -26,11 +26,26 @@ static struct range *add_space(struct ranges *ranges, uintptr_t number, uint64_t
     return whole;
 }
 
+/* What is taken belongs to us; NULL: there is nothing. */
+static struct range *take(struct ranges *ranges, uint64_t nbytes) {
+    struct range *range = malloc(sizeof *range);
+
+    if (!range_take(ranges, nbytes, range)) {
+        free(range);
+        return NULL;
+    }
+    return range;
+}
+
+static uint64_t nbytes_of(const struct range *range) {
+    return (uint64_t)range->units * RANGE_UNIT;
+}
+
 TEST(without_space_there_is_nothing_to_take) {
     struct ranges ranges;
 
     ranges_init(&ranges);
-    EXPECT_TRUE(range_take(&ranges, 1) == NULL);
+    EXPECT_TRUE(take(&ranges, 1) == NULL);
 }
 
 TEST(a_space_can_be_taken_whole) {
@@ -38,10 +53,10 @@ TEST(a_space_can_be_taken_whole) {
 
     ranges_init(&ranges);
     add_space(&ranges, 1, MIB);
-    struct range *range = range_take(&ranges, MIB - RANGE_PAGE);
+    struct range *range = take(&ranges, MIB - RANGE_PAGE);
     EXPECT_TRUE(range && range->segment == segment_number(1));
     EXPECT_EQ(0, range_offset(range));
-    EXPECT_EQ(MIB - RANGE_PAGE, range_nbytes(range));
+    EXPECT_EQ(MIB - RANGE_PAGE, nbytes_of(range));
     range_drop(&ranges, range_give(&ranges, range));
 }
 
@@ -50,8 +65,8 @@ TEST(what_is_larger_than_any_space_is_not_found) {
 
     ranges_init(&ranges);
     struct range *whole = add_space(&ranges, 1, MIB);
-    EXPECT_TRUE(range_take(&ranges, MIB + 1) == NULL);
-    EXPECT_TRUE(range_take(&ranges, UINT64_MAX) == NULL);
+    EXPECT_TRUE(take(&ranges, MIB + 1) == NULL);
+    EXPECT_TRUE(take(&ranges, UINT64_MAX) == NULL);
     range_drop(&ranges, whole);
 }
 
@@ -60,10 +75,10 @@ TEST(small_ranges_are_aligned_to_256_bytes_large_ones_to_pages) {
 
     ranges_init(&ranges);
     add_space(&ranges, 1, 8 * MIB);
-    struct range *small = range_take(&ranges, 1);
-    struct range *large = range_take(&ranges, RANGE_PAGE_FROM);
-    struct range *odd = range_take(&ranges, RANGE_PAGE_FROM + 1);
-    EXPECT_EQ(256, range_nbytes(small));
+    struct range *small = take(&ranges, 1);
+    struct range *large = take(&ranges, RANGE_PAGE_FROM);
+    struct range *odd = take(&ranges, RANGE_PAGE_FROM + 1);
+    EXPECT_EQ(256, nbytes_of(small));
     EXPECT_EQ(0, range_offset(large) % RANGE_PAGE);
     EXPECT_EQ(0, range_offset(odd) % RANGE_PAGE);
     EXPECT_TRUE(range_give(&ranges, small) == NULL);
@@ -76,9 +91,9 @@ TEST(the_gap_before_an_aligned_range_is_used_for_small_ones) {
 
     ranges_init(&ranges);
     add_space(&ranges, 1, MIB);
-    struct range *first = range_take(&ranges, 1);
-    struct range *large = range_take(&ranges, RANGE_PAGE_FROM);
-    struct range *second = range_take(&ranges, 1);
+    struct range *first = take(&ranges, 1);
+    struct range *large = take(&ranges, RANGE_PAGE_FROM);
+    struct range *second = take(&ranges, 1);
     EXPECT_TRUE(range_offset(second) < range_offset(large));
     range_give(&ranges, first);
     range_give(&ranges, second);
@@ -96,12 +111,12 @@ TEST(a_hole_of_exactly_the_size_is_used_again) {
         size_t count = 0;
         ranges_init(&ranges);
         add_space(&ranges, 1, MIB);
-        while ((taken[count] = range_take(&ranges, sizes[i]))) {
+        while ((taken[count] = take(&ranges, sizes[i]))) {
             count++;
         }
         uint32_t offset = taken[count / 2]->offset;
         range_give(&ranges, taken[count / 2]);
-        taken[count / 2] = range_take(&ranges, sizes[i]);
+        taken[count / 2] = take(&ranges, sizes[i]);
         EXPECT_TRUE(taken[count / 2] && taken[count / 2]->offset == offset);
         while (count-- > 0) {
             whole = range_give(&ranges, taken[count]);
@@ -121,13 +136,13 @@ TEST(neighbours_merge_whatever_the_order) {
         ranges_init(&ranges);
         add_space(&ranges, 1, MIB);
         for (int k = 0; k < 3; k++) {
-            range[k] = range_take(&ranges, 1000);
+            range[k] = take(&ranges, 1000);
         }
         EXPECT_TRUE(range_give(&ranges, range[orders[i][0]]) == NULL);
         EXPECT_TRUE(range_give(&ranges, range[orders[i][1]]) == NULL);
         struct range *whole = range_give(&ranges, range[orders[i][2]]);
         EXPECT_TRUE(whole != NULL);
-        EXPECT_EQ(MIB, range_nbytes(whole));
+        EXPECT_EQ(MIB, nbytes_of(whole));
         range_drop(&ranges, whole);
     }
 }
@@ -139,16 +154,16 @@ TEST(ranges_of_two_segments_do_not_merge) {
     ranges_init(&ranges);
     add_space(&ranges, 1, MIB);
     add_space(&ranges, 2, MIB);
-    range[0] = range_take(&ranges, MIB - RANGE_PAGE);
-    range[1] = range_take(&ranges, MIB - RANGE_PAGE);
+    range[0] = take(&ranges, MIB - RANGE_PAGE);
+    range[1] = take(&ranges, MIB - RANGE_PAGE);
     EXPECT_TRUE(range[0]->segment != range[1]->segment);
     for (int i = 0; i < 2; i++) {
         struct range *whole = range_give(&ranges, range[i]);
         EXPECT_TRUE(whole != NULL);
-        EXPECT_EQ(MIB, range_nbytes(whole));
+        EXPECT_EQ(MIB, nbytes_of(whole));
     }
     for (int i = 0; i < 2; i++) {
-        range_drop(&ranges, range_give(&ranges, range_take(&ranges, MIB - RANGE_PAGE)));
+        range_drop(&ranges, range_give(&ranges, take(&ranges, MIB - RANGE_PAGE)));
     }
 }
 
@@ -157,7 +172,7 @@ TEST(a_dropped_space_is_no_longer_handed_out) {
 
     ranges_init(&ranges);
     range_drop(&ranges, add_space(&ranges, 1, MIB));
-    EXPECT_TRUE(range_take(&ranges, 1) == NULL);
+    EXPECT_TRUE(take(&ranges, 1) == NULL);
 }
 
 static void expect_apart(const struct range *a, const struct range *b) {
@@ -184,9 +199,9 @@ TEST(random_takes_and_gives_never_overlap_and_end_with_everything_free) {
             continue;
         }
         uint64_t nbytes = 1 + dice() % (dice() % 4 ? 10000 : 4 * MIB);
-        *slot = range_take(&ranges, nbytes);
+        *slot = take(&ranges, nbytes);
         for (int i = 0; *slot && i < SLOTS; i++) {
-            EXPECT_TRUE(range_nbytes(*slot) >= nbytes);
+            EXPECT_TRUE(nbytes_of(*slot) >= nbytes);
             if (taken[i] && &taken[i] != slot) {
                 expect_apart(taken[i], *slot);
             }
@@ -194,12 +209,12 @@ TEST(random_takes_and_gives_never_overlap_and_end_with_everything_free) {
     }
     for (int i = 0; i < SLOTS; i++) {
         if (taken[i] && (whole = range_give(&ranges, taken[i]))) {
-            EXPECT_EQ(RANGE_SPACE_MAX, range_nbytes(whole));
+            EXPECT_EQ(RANGE_SPACE_MAX, nbytes_of(whole));
         }
     }
     /* All space is in whole segments again, so that as many large ranges fit as at the start. */
     for (int i = 0; i < SPACES; i++) {
-        taken[i] = range_take(&ranges, RANGE_SPACE_MAX - RANGE_PAGE);
+        taken[i] = take(&ranges, RANGE_SPACE_MAX - RANGE_PAGE);
         EXPECT_TRUE(taken[i] != NULL);
     }
     for (int i = 0; i < SPACES; i++) {

@@ -1,6 +1,7 @@
 /* Segments over a store that only counts: committing, warmth, room, cancelling, shortage. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <uv.h>
 
 #include "fixture.h"
@@ -107,16 +108,20 @@ static void teardown(struct fixture *f) {
 }
 
 static struct range *try_take(struct fixture *f, uint64_t nbytes, struct waiter *waiter) {
-    struct range *range = NULL;
+    struct range *range = malloc(sizeof *range);
     struct waitlist *wait;
-    int r = segments_take(&f->segments, nbytes, &range, &wait, &f->shortage);
+    int r = segments_take(&f->segments, nbytes, range, &wait, &f->shortage);
 
+    if (r == STATUS_OK) {
+        return range;
+    }
+    free(range);
     if (r == -EAGAIN) {
         waiter_wait(waiter, wait);
     } else {
-        EXPECT_EQ(range ? STATUS_OK : STATUS_OUT_OF_MEMORY, r);
+        EXPECT_EQ(STATUS_OUT_OF_MEMORY, r);
     }
-    return range;
+    return NULL;
 }
 
 /* Takes `nbytes` and waits for it; NULL when it cannot be had. */
