@@ -15,7 +15,7 @@
 #include "version.h"
 
 /* Refuses a connection: its reply is the last thing it gets. */
-#define refuse(call, status, ...) \
+#define turn_away(call, status, ...) \
     ((call)->client->is_leaving = true, call_fail((call), (status), __VA_ARGS__))
 
 static int check_versions(struct call *call, const struct wire_hello *request) {
@@ -23,12 +23,13 @@ static int check_versions(struct call *call, const struct wire_hello *request) {
         request->layout != WIRE_LAYOUT) {
         bool client_is_newer =
             request->version_min > WIRE_VERSION_MAX || request->layout > WIRE_LAYOUT;
-        return refuse(call, STATUS_VERSION,
-                      "this daemon (tensorcxd %s, pid %d) speaks protocol versions %d to %d with "
-                      "layout %d, the client %u to %u with layout %u: upgrade the %s",
-                      TENSORCX_VERSION, (int)getpid(), WIRE_VERSION_MIN, WIRE_VERSION_MAX,
-                      WIRE_LAYOUT, request->version_min, request->version_max, request->layout,
-                      client_is_newer ? "daemon (tensorcx stop ends the old one)" : "client");
+        return turn_away(
+            call, STATUS_VERSION,
+            "this daemon (tensorcxd %s, pid %d) speaks protocol versions %d to %d with "
+            "layout %d, the client %u to %u with layout %u: upgrade the %s",
+            TENSORCX_VERSION, (int)getpid(), WIRE_VERSION_MIN, WIRE_VERSION_MAX, WIRE_LAYOUT,
+            request->version_min, request->version_max, request->layout,
+            client_is_newer ? "daemon (tensorcx stop ends the old one)" : "client");
     }
     return STATUS_OK;
 }
@@ -37,12 +38,12 @@ static int check_admission(struct call *call) {
     struct client *client = call->client;
 
     if (client->uid != geteuid()) {
-        return refuse(call, STATUS_DENIED,
-                      "this daemon serves user %u, and the client runs as user %u",
-                      (unsigned)geteuid(), (unsigned)client->uid);
+        return turn_away(call, STATUS_DENIED,
+                         "this daemon serves user %u, and the client runs as user %u",
+                         (unsigned)geteuid(), (unsigned)client->uid);
     }
     if (client->refused) {
-        return refuse(call, STATUS_LIMIT, "%s", client->refused);
+        return turn_away(call, STATUS_LIMIT, "%s", client->refused);
     }
     return STATUS_OK;
 }
@@ -56,11 +57,22 @@ static void set_program(struct client *client, const void *name, size_t nbytes) 
     client->program_nbytes = nbytes;
 }
 
+/* The client is one of ours from now on, with the life page `page`. */
+static void admit(struct call *call, int page) {
+    struct client *client = call->client;
+    char program[4 * WIRE_PROGRAM_MAX + 8];
+
+    client->page = page;
+    client->state = CLIENT_READY;
+    set_program(client, call->tail, call->tail_nbytes);
+    log_info("event=client.open client=%" PRIu64 " pid=%d uid=%u program=%s", client->id,
+             client->pid, (unsigned)client->uid,
+             log_quote(client->program, client->program_nbytes, program, sizeof program));
+}
+
 int handle_hello(struct call *call, const struct wire_hello *request,
                  struct wire_hello_reply *reply) {
-    struct client *client = call->client;
     struct server *server = call->server;
-    char program[4 * WIRE_PROGRAM_MAX + 8];
     int fd = -1;
 
     if (request->magic != WIRE_MAGIC) {
@@ -73,26 +85,20 @@ int handle_hello(struct call *call, const struct wire_hello *request,
     if (status != STATUS_OK) {
         return status;
     }
-    int page = lifepage_open(&server->pages, client, &fd);
+    int page = lifepage_open(&server->pages, call->client, &fd);
     if (page < 0) {
-        return refuse(call, STATUS_LIMIT,
-                      "the daemon cannot make a life page for this client: %s (its limit of "
-                      "descriptors is RLIMIT_NOFILE)",
-                      strerror(-page));
+        return turn_away(call, STATUS_LIMIT,
+                         "the daemon cannot make a life page for this client: %s (its limit of "
+                         "descriptors is RLIMIT_NOFILE)",
+                         strerror(-page));
     }
-    client->page = page;
-    client->state = CLIENT_READY;
-    set_program(client, call->tail, call->tail_nbytes);
-    log_info("event=client.open client=%" PRIu64 " pid=%d uid=%u program=%s", client->id,
-             client->pid, (unsigned)client->uid,
-             log_quote(client->program, client->program_nbytes, program, sizeof program));
-    *reply = (struct wire_hello_reply){.version = WIRE_VERSION_MAX < request->version_max
-                                                      ? WIRE_VERSION_MAX
-                                                      : request->version_max,
-                                       .layout = WIRE_LAYOUT,
-                                       .boot_id = server->boot_id,
-                                       .client = client->id,
-                                       .pid = (uint32_t)getpid()};
+    admit(call, page);
+    reply->version =
+        WIRE_VERSION_MAX < request->version_max ? WIRE_VERSION_MAX : request->version_max;
+    reply->layout = WIRE_LAYOUT;
+    reply->boot_id = server->boot_id;
+    reply->client = call->client->id;
+    reply->pid = (uint32_t)getpid();
     call->reply_tail = TENSORCX_VERSION;
     call->reply_tail_nbytes = strlen(TENSORCX_VERSION);
     call->reply_fd = fd;

@@ -90,24 +90,26 @@ static void closed(struct lifepages *pages, int watch) {
     }
 }
 
-/* Whether the kernel still has this watch; yes when that cannot be found out. */
-static int watch_exists(const struct lifepages *pages, int watch) {
+/* Collects the watches that the kernel still has. 0, or -1: that cannot be found out. */
+static int find_living(const struct lifepages *pages, struct table *living) {
     char path[48];
     char line[256];
-    char wanted[32];
-    int found = 0;
+    unsigned watch;
+    int r = 0;
 
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pages->fd);
-    int length = snprintf(wanted, sizeof wanted, "inotify wd:%x ", (unsigned)watch);
     FILE *file = fopen(path, "re");
     if (!file) {
-        return 1;
+        return -1;
     }
-    while (!found && fgets(line, sizeof line, file)) {
-        found = strncmp(line, wanted, (size_t)length) == 0;
+    while (r == 0 && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "inotify wd:%x ", &watch) == 1 && watch) {
+            r = table_set(living, watch, living);
+        }
     }
+    r = ferror(file) ? -1 : r;
     fclose(file);
-    return found;
+    return r;
 }
 
 /* The queue overflowed and events are lost: looks at every watch. */
@@ -116,21 +118,22 @@ static void look_at_all(struct lifepages *pages) {
     size_t cursor = 0;
     uint64_t watch;
     void *owner;
-    int *watches = malloc(pages->owners.count * sizeof *watches);
+    struct table living = {0};
+    int *dead = calloc(pages->owners.count + 1, sizeof *dead);
 
     log_warn("event=lifepage.overflow watches=%zu", pages->owners.count);
-    if (!watches) {
-        return;
-    }
-    while (table_next(&pages->owners, &cursor, &watch, &owner)) {
-        watches[count++] = (int)watch;
-    }
-    while (count-- > 0) {
-        if (!watch_exists(pages, watches[count])) {
-            closed(pages, watches[count]);
+    if (dead && find_living(pages, &living) == 0) {
+        while (table_next(&pages->owners, &cursor, &watch, &owner)) {
+            if (!table_find(&living, watch)) {
+                dead[count++] = (int)watch;
+            }
         }
     }
-    free(watches);
+    while (count-- > 0) {
+        closed(pages, dead[count]);
+    }
+    free(dead);
+    table_fini(&living);
 }
 
 void lifepages_read(struct lifepages *pages) {

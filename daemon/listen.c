@@ -33,31 +33,64 @@ static int new_socket(void) {
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-/* The process that accepts connections at `path`; 0: none. A full backlog counts as one, -1. */
-static pid_t served_by(const char *path) {
-    struct sockaddr_un address = address_of(path);
-    struct ucred peer = {.pid = -1};
+static int already_served(const char *path, pid_t pid, char text[LISTEN_TEXT_SIZE]) {
+    char who[32] = "";
+
+    if (pid > 0) {
+        snprintf(who, sizeof who, " (pid %d)", (int)pid);
+    }
+    snprintf(text, LISTEN_TEXT_SIZE,
+             "another daemon%s serves %s already: stop it with `tensorcx stop`, or choose another "
+             "--socket",
+             who, path);
+    return STATUS_EXISTS;
+}
+
+/* What the end of connect() says about who is at `path`. */
+static int judge(int fd, int error, const char *path, char text[LISTEN_TEXT_SIZE]) {
+    struct ucred peer = {0};
     socklen_t size = sizeof peer;
+
+    switch (error) {
+    case ECONNREFUSED:
+    case ENOENT:
+        return STATUS_OK;
+    case 0:
+        (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+        return already_served(path, peer.pid, text);
+    case EAGAIN: /* its backlog is full */
+        return already_served(path, 0, text);
+    case EPROTOTYPE:
+        snprintf(text, LISTEN_TEXT_SIZE,
+                 "%s is the socket of another program (end that and remove it, or choose another "
+                 "--socket)",
+                 path);
+        return STATUS_INVALID;
+    default:
+        errno = error;
+        return system_error(text, "it cannot be found out who serves", path);
+    }
+}
+
+/* STATUS_OK: nobody serves at `path`. STATUS_EXISTS: somebody does. */
+static int check_unserved(const char *path, char text[LISTEN_TEXT_SIZE]) {
+    struct sockaddr_un address = address_of(path);
     int fd = new_socket();
 
     if (fd < 0) {
-        return 0;
+        return system_error(text, "no socket for", path);
     }
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) {
-        (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
-    } else if (errno != EAGAIN) {
-        peer.pid = 0;
-    }
+    int error = connect(fd, (struct sockaddr *)&address, sizeof address) == 0 ? 0 : errno;
+    int status = judge(fd, error, path, text);
     close(fd);
-    return peer.pid;
+    return status;
 }
 
-static int already_served(const char *path, pid_t pid, char text[LISTEN_TEXT_SIZE]) {
-    snprintf(text, LISTEN_TEXT_SIZE,
-             "another daemon (pid %d) serves %s already: stop it with `tensorcx stop`, or choose "
-             "another --socket",
-             (int)pid, path);
-    return STATUS_EXISTS;
+static void close_fd(int *fd) {
+    if (*fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
 }
 
 /* "x.sock" is locked by "x.lock" beside it. */
@@ -86,22 +119,17 @@ static int open_lock(struct listener *listener, const char *lock, char text[LIST
 }
 
 /* Tries `count` times, a hundredth of a second apart. */
-static int take_lock(struct listener *listener, int count, char text[LISTEN_TEXT_SIZE]) {
+static int wait_for_lock(struct listener *listener, const char *lock, int count,
+                         char text[LISTEN_TEXT_SIZE]) {
     struct timespec step = {0, STEP_NS};
-    char lock[PATH_SIZE + 8];
 
-    lock_path(listener->path, lock);
-    int status = open_lock(listener, lock, text);
-    if (status != STATUS_OK) {
-        return status;
-    }
     while (flock(listener->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) {
             return system_error(text, "the lock file cannot be locked:", lock);
         }
-        pid_t pid = served_by(listener->path);
-        if (pid) {
-            return already_served(listener->path, pid, text);
+        int status = check_unserved(listener->path, text);
+        if (status != STATUS_OK) {
+            return status;
         }
         if (--count == 0) {
             snprintf(text, LISTEN_TEXT_SIZE,
@@ -113,6 +141,21 @@ static int take_lock(struct listener *listener, int count, char text[LISTEN_TEXT
         nanosleep(&step, NULL);
     }
     return STATUS_OK;
+}
+
+/* An open lock file is a lock that is held: without it there is none. */
+static int take_lock(struct listener *listener, int count, char text[LISTEN_TEXT_SIZE]) {
+    char lock[PATH_SIZE + 8];
+
+    lock_path(listener->path, lock);
+    int status = open_lock(listener, lock, text);
+    if (status == STATUS_OK) {
+        status = wait_for_lock(listener, lock, count, text);
+    }
+    if (status != STATUS_OK) {
+        close_fd(&listener->lock_fd);
+    }
+    return status;
 }
 
 /* Makes sure that nothing is at the socket's path. */
@@ -135,9 +178,9 @@ static int clear_path(const char *path, char text[LISTEN_TEXT_SIZE]) {
                  path, (unsigned)info.st_uid, (unsigned)geteuid());
         return STATUS_DENIED;
     }
-    pid_t pid = served_by(path);
-    if (pid) {
-        return already_served(path, pid, text);
+    int status = check_unserved(path, text);
+    if (status != STATUS_OK) {
+        return status;
     }
     return unlink(path) == 0 ? STATUS_OK
                              : system_error(text, "the old socket is in the way:", path);
@@ -192,13 +235,6 @@ static int establish(struct listener *listener, int lock_tries, char text[LISTEN
         status = clear_path(listener->path, text);
     }
     return status == STATUS_OK ? bind_socket(listener, text) : status;
-}
-
-static void close_fd(int *fd) {
-    if (*fd >= 0) {
-        close(*fd);
-        *fd = -1;
-    }
 }
 
 int listener_open(struct listener *listener, const char *path, char ret_text[LISTEN_TEXT_SIZE]) {

@@ -1,12 +1,14 @@
 """Where the socket lies: too long, somebody else's, a link, a plain file, gone."""
 
+import fcntl
 import os
 import shutil
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
-from daemon import PROGRAM, Daemon, bare_environment, settle
+from daemon import PROGRAM, Daemon, bare_environment, descriptors, settle
 from helpers import Program
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chown to another user")
@@ -177,8 +179,9 @@ def test_a_folder_removed_while_running_does_not_end_it(start, folder):
 def test_a_foreign_file_in_place_of_the_socket_is_left_alone(start):
     daemon = start(checked=False)
     with daemon.connect() as client:
-        os.unlink(daemon.path)
-        daemon.path.write_text("precious")
+        own = daemon.path.with_name("own")
+        own.write_text("precious")
+        os.replace(own, daemon.path)  # in one step: the daemon makes a missing socket anew
         for _ in range(20):
             client.stats()
         daemon.process.terminate()
@@ -193,3 +196,62 @@ def test_a_stale_socket_of_a_killed_daemon_is_taken_over(folder):
     assert "DaemonUnavailable" in client_says(path)
     with Daemon(folder, "--idle-exit", "0"):
         assert client_says(path) == "connected"
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["stream", "dgram"])
+def test_a_socket_that_another_program_serves_is_left_alone(folder, kind):
+    path = f"{folder}/d.sock"
+    with socket.socket(socket.AF_UNIX, kind) as server:
+        server.bind(path)
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+        text = daemon_says(path)
+        assert path in text and "another program" in text, text
+        with socket.socket(socket.AF_UNIX, kind) as visitor:
+            visitor.connect(path)
+
+
+def test_a_daemon_whose_backlog_is_full_is_not_taken_for_dead(folder):
+    path = f"{folder}/d.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(path)
+        server.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(path)
+            text = daemon_says(path)
+    assert "another daemon serves" in text and "pid" not in text, text
+
+
+def test_a_place_whose_lock_another_holds_is_not_served(start, folder):
+    """Its folder was moved, and at its path now is another one with a lock, but no socket yet."""
+    daemon = start(checked=False)
+    here, gone, new = daemon.path.parent, f"{folder}/gone", f"{folder}/new"
+    os.mkdir(new, 0o700)
+    lock = os.open(f"{new}/d.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(here, gone)
+        os.rename(new, here)
+        daemon.log_path = Path(gone) / "daemon.log"
+        settle(lambda: "event=server.restore error=" in daemon.log(), "an attempt to serve again")
+        held = f"{here}/d.lock"
+        settle(lambda: held not in descriptors(daemon.pid).values(), "it to let go of the lock")
+        assert not daemon.path.exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        settle(daemon.path.exists, "the socket, once the lock is free")
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(lock)
+
+
+@pytest.mark.slow
+def test_a_move_further_up_is_noticed_too(folder):
+    """Nobody tells of it, nor of a file system that is taken off: the daemon looks now and then."""
+    os.makedirs(f"{folder}/up/down", 0o700)
+    with Daemon(f"{folder}/up/down", "--idle-exit", "0") as daemon, daemon.connect():
+        os.rename(f"{folder}/up", f"{folder}/gone")
+        os.mkdir(f"{folder}/up", 0o700)
+        settle(daemon.path.exists, "a new socket file")
+        assert client_says(daemon.path) == "connected"
+        daemon.log_path = Path(folder) / "gone/down/daemon.log"
