@@ -69,6 +69,14 @@ def test_descriptors_where_none_belong_are_closed(client, drops, message, sent, 
     drops.expect(client)
 
 
+@pytest.mark.parametrize("sent", [1, 3, 200])
+@pytest.mark.parametrize("hello", [False, True], ids=["fresh", "ready"])
+def test_descriptors_that_come_with_no_byte_at_all_are_closed(daemon, sent, hello):
+    with daemon.connect(hello=hello) as client, open(os.devnull) as null:
+        client.send_bytes(b"", [null.fileno()] * sent)
+        assert client.is_dropped()
+
+
 @EVERY
 def test_nothing_but_hello_is_heard_before_hello(daemon, drops, message):
     with daemon.connect(hello=False) as fresh:
