@@ -180,22 +180,3 @@ void source_close(struct source *source) {
     PyMem_Free(source->strides);
     PyMem_Free(source->packed);
 }
-
-int source_is_shared(const struct source *source, tcx_client_t *client) {
-    const tcx_array_t *array = &source->array;
-    Py_ssize_t itemsize = array->dtype.bits / 8;
-    const char *low = array->data, *end = low + itemsize;
-    for (int32_t i = 0; i < array->ndim; i++) {
-        if (array->shape[i] == 0)
-            return tcx_is_shared(client, low, 0);
-        if (!array->strides)
-            continue;
-        int64_t reach = (array->shape[i] - 1) * array->strides[i] * itemsize;
-        if (reach < 0)
-            low += reach;
-        else
-            end += reach;
-    }
-    size_t nbytes = array->strides ? (size_t)(end - low) : array_nbytes(array);
-    return tcx_is_shared(client, low, nbytes);
-}

@@ -100,12 +100,12 @@ static PyObject *client_stop(CORE_METHOD_ARGUMENTS) {
 static const char *text_of(PyObject *text) {
     Py_ssize_t length;
     if (!PyUnicode_Check(text)) {
-        PyErr_Format(PyExc_TypeError, "a name must be a str, not %R", text);
+        PyErr_Format(PyExc_TypeError, "a name must be a str, not %R", Py_TYPE(text));
         return NULL;
     }
     const char *utf8 = PyUnicode_AsUTF8AndSize(text, &length);
     if (utf8 && strlen(utf8) != (size_t)length) {
-        PyErr_Format(PyExc_ValueError, "a name must not contain a 0 character: %R", text);
+        PyErr_Format(PyExc_ValueError, "a name or key must not contain a 0 character: %R", text);
         return NULL;
     }
     return utf8;
@@ -177,13 +177,16 @@ static PyObject *client_put(CORE_METHOD_ARGUMENTS) {
     return result;
 }
 
+/* _is_shared(address: int, nbytes: int) */
 static PyObject *client_is_shared(CORE_METHOD_ARGUMENTS) {
-    struct source source;
-    if (!core_args(1, nargs, kwnames) || source_open(core_state(type), args[0], &source) < 0)
+    (void)type;
+    if (!core_args(2, nargs, kwnames))
         return NULL;
-    int shared = source_is_shared(&source, client_of(self));
-    source_close(&source);
-    return PyBool_FromLong(shared);
+    void *address = PyLong_AsVoidPtr(args[0]);
+    size_t nbytes = PyLong_AsSize_t(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(tcx_is_shared(client_of(self), address, nbytes));
 }
 
 /* ----------------------------------------------------------------------------------- bundles */

@@ -117,9 +117,6 @@ struct source {
 int source_open(struct core_state *state, PyObject *object, struct source *ret_source);
 void source_close(struct source *source);
 
-/* Whether all its elements lie in one storage of the client's daemon. */
-int source_is_shared(const struct source *source, tcx_client_t *client);
-
 /* ---------------------------------------------------------------------------------- client.c */
 
 struct client_object {

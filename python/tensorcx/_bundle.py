@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tensorcx import _core
-from tensorcx._tensor import Tensor
 
 _Tree = dict[str, "int | _Tree"]  # a leaf is the index of a tensor in the library's bundle
 
 
-class Bundle(_core.Bundle, Mapping[str, "Tensor | Bundle"]):
+class Bundle(_core.Bundle, Mapping[str, Any]):
     """An ordered mapping of str to tensors and further bundles, put and got as one.
 
     Each access gives a new handle. `close()`, or leaving a `with` block, ends this handle; tensors
@@ -26,7 +25,8 @@ class Bundle(_core.Bundle, Mapping[str, "Tensor | Bundle"]):
             self._branch = _tree_of(self._items())
         return self._branch
 
-    def __getitem__(self, key: str) -> "Tensor | Bundle":
+    def __getitem__(self, key: str) -> Any:
+        """A Tensor, or the Bundle below."""
         found = self._tree()[key]
         if isinstance(found, int):
             return self._tensor(found)
@@ -67,11 +67,12 @@ class Bundle(_core.Bundle, Mapping[str, "Tensor | Bundle"]):
     def __repr__(self) -> str:
         if self._closed:
             return "Bundle(closed)"
-        keys = [repr(key) for key in self]
-        if len(keys) > 8:
-            keys[8:] = [f"... {len(keys) - 8} more"]
-        name = "" if self.name is None else f", name={self.name!r}, version={self.version}"
-        return f"Bundle({', '.join(keys)}{name})"
+        parts = [repr(key) for key in self]
+        if len(parts) > 8:
+            parts[8:] = [f"... {len(parts) - 8} more"]
+        if self.name is not None:
+            parts.append(f"name={self.name!r}, version={self.version}")
+        return f"Bundle({', '.join(parts)})"
 
 
 def _tree_of(items: list[tuple[tuple[str, ...], bool]]) -> _Tree:

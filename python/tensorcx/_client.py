@@ -2,17 +2,17 @@
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, SupportsIndex, TypedDict, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tensorcx import _core
+from tensorcx import _core, _safetensors
 from tensorcx._bundle import Bundle
 from tensorcx._dtypes import DTYPES, EXCHANGED, format_of
 from tensorcx._errors import ExchangeError, NotFound
-from tensorcx._sources import items_of, source_of, view_of
+from tensorcx._sources import as_array, bounds_of, items_of, source_of, view_of
 from tensorcx._tensor import Tensor
 
 Shape = SupportsIndex | Iterable[SupportsIndex]
@@ -40,6 +40,9 @@ class Entry(TypedDict):
 
 class Client(_core.Client):
     """One daemon, as this process sees it; connects when a call first needs it.
+
+    A process needs one client for a daemon: another one has a connection of its own, and to it the
+    memory of the first is private memory.
 
     `path` is the daemon's socket; None means $TENSORCX_SOCKET or the user's own place. With
     `autostart` a daemon is started if none answers.
@@ -71,8 +74,8 @@ class Client(_core.Client):
 
     def empty_like(self, x: Any, dtype: DTypeLike | None = None) -> Tensor:
         """A new tensor in shared memory with the shape and, unless given, the dtype of `x`."""
-        source = source_of(x)
-        return self._empty(source.shape, format_of(source.dtype if dtype is None else dtype), False)
+        like = x if isinstance(x, Tensor) else as_array(x)
+        return self._empty(like.shape, format_of(like.dtype if dtype is None else dtype), False)
 
     def asarray(self, x: Any, dtype: DTypeLike | None = None, copy: bool | None = None) -> Tensor:
         """`x` as a tensor in shared memory.
@@ -81,13 +84,14 @@ class Client(_core.Client):
         copies, `copy=False` raises ExchangeError instead. Takes tensors, everything with DLPack or
         the buffer protocol, scalars and lists.
         """
-        source = source_of(x)
-        if dtype is not None and np.dtype(dtype) != source.dtype:
-            if copy is False:
-                raise ExchangeError(f"{source.dtype} to {np.dtype(dtype)} needs a copy")
-            format_of(dtype)
-            source = np.asarray(source, dtype)
-        return self._put(None, source, _copy_flag(copy), 0.0)
+        if dtype is not None:
+            array = x.numpy() if isinstance(x, Tensor) else as_array(x)
+            if array.dtype != np.dtype(dtype):
+                if copy is False:
+                    raise ExchangeError(f"{array.dtype} to {np.dtype(dtype)} needs a copy")
+                format_of(dtype)
+                x = array.astype(dtype)
+        return self._put(None, source_of(x), _copy_flag(copy), 0.0)
 
     def from_dlpack(
         self, x: Any, /, *, device: str | None = None, copy: bool | None = None
@@ -99,6 +103,7 @@ class Client(_core.Client):
         """
         if device not in (None, "cpu"):
             raise ExchangeError(f"device {device!r}: there is only 'cpu'")
+        flag = _copy_flag(copy)
         x.__dlpack_device__()  # an object without it is no producer; the capsule tells the device
         try:
             capsule = _request_capsule(x)
@@ -107,7 +112,7 @@ class Client(_core.Client):
             if source is None:
                 raise
             return self._put(None, source, _core.PUT_COPY, 0.0)
-        return self._from_capsule(capsule, _COPY_MODES[None if copy is None else bool(copy)])
+        return self._from_capsule(capsule, _COPY_MODES[flag])
 
     # --------------------------------------------------------------------------------------- names
 
@@ -155,7 +160,7 @@ class Client(_core.Client):
         `exclusive`: Exists, if the name does.
         """
         if not isinstance(name, str):
-            raise TypeError(f"a name must be a str, not {name!r}")
+            raise TypeError(f"a name must be a str, not {type(name).__name__}")
         flags = _copy_flag(copy)
         if readonly:
             flags |= _core.PUT_READONLY
@@ -168,21 +173,55 @@ class Client(_core.Client):
             return self._put_bundle(name, list(items_of(value)), flags, seconds)
         return self._put(name, source_of(value), flags, seconds)
 
+    def put_safetensors(
+        self,
+        name: str,
+        path: _safetensors.FilePath,
+        *,
+        skip: str | Iterable[str] = (),
+        readonly: bool = False,
+        ttl: float | None = None,
+        ephemeral: bool = False,
+    ) -> Bundle:
+        """Publishes the tensors of a safetensors file as a bundle; the keys stay as they are.
+
+        The bytes go from the file to shared memory, without a private copy. `skip` leaves tensors
+        out: their keys, or patterns as in "lm_head.*". A dtype that shared memory does not know
+        (BF16, F8_E4M3, ...) is an ExchangeError that names the tensors, a damaged file a
+        ValueError. The file's free-text metadata is dropped. Needs tensorcx[safetensors].
+        """
+        arrays = _safetensors.read(self, path, skip)
+        return self.put(name, arrays, readonly=readonly, ttl=ttl, ephemeral=ephemeral)
+
+    def save_safetensors(self, name: str, path: _safetensors.FilePath) -> None:
+        """Writes what is published under `name` to a safetensors file, replacing it atomically.
+
+        Keys of nested bundles are joined by "."; a single tensor gets the key "tensor". Tensors on
+        the same memory are written twice: the format knows no sharing. Needs tensorcx[safetensors].
+        """
+        with self.get(name) as found:
+            _safetensors.write(found, path)
+
     def _bundle(self, value: Mapping[str, Any]) -> Bundle:
         """A bundle without a name, copied."""
         return self._put_bundle(None, list(items_of(value)), _core.PUT_COPY, 0.0)
 
     def get(
-        self, name: str, *, timeout: float | None = 0, newer_than: int = 0, readonly: bool = False
-    ) -> Tensor | Bundle:
-        """What is published under `name`; the same memory, not a copy.
+        self,
+        name: str,
+        *,
+        timeout: float | None = 0,
+        newer_than: int | None = None,
+        readonly: bool = False,
+    ) -> Any:
+        """What is published under `name`, a Tensor or a Bundle; the same memory, not a copy.
 
         NotFound at once if there is nothing; `timeout` waits so many seconds for it (None: without
         limit) and raises Timeout. `newer_than=version` wants a later version than that one.
         `readonly`: this handle does not want to write.
         """
         wait = -1.0 if timeout is None else 0.0 if timeout == 0 else _seconds(timeout, "timeout")
-        return self._get(name, wait, newer_than, readonly)
+        return self._get(name, wait, _version(newer_than), bool(readonly))
 
     def exists(self, name: str) -> bool:
         """Whether there is something under this name."""
@@ -210,9 +249,9 @@ class Client(_core.Client):
             return x.is_shared
         try:
             view = view_of(x)
-            return view is not None and self._is_shared(view)
         except ExchangeError:
             return False
+        return view is not None and self._is_shared(*bounds_of(view))
 
     def __repr__(self) -> str:
         return f"Client({self.socket!r})"
@@ -220,23 +259,41 @@ class Client(_core.Client):
 
 def _shape(shape: Shape) -> tuple[int, ...]:
     try:
-        if isinstance(shape, Iterable):
+        if not isinstance(shape, Iterable):
+            return (operator.index(shape),)
+        if isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes):
             return tuple(map(operator.index, shape))
-        return (operator.index(shape),)
     except TypeError:
-        raise TypeError(f"a shape is an int or a sequence of ints, not {shape!r}") from None
+        pass
+    raise TypeError(f"a shape is an int or a sequence of ints, not {shape!r}")
 
 
 def _copy_flag(copy: bool | None) -> int:
     if copy is None:
         return 0
+    if not isinstance(copy, bool | np.bool_):
+        raise TypeError(f"copy must be True, False or None, not {copy!r}")
     return _core.PUT_COPY if copy else _core.PUT_NO_COPY
 
 
 def _seconds(value: float, name: str) -> float:
-    if not 0 < value < math.inf:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if isinstance(value, str) or not 0 < seconds < math.inf:
         raise ValueError(f"{name} must be a positive number of seconds or None, not {value!r}")
-    return float(value)
+    return seconds
+
+
+def _version(value: int | None) -> int:
+    try:
+        version = 0 if value is None else operator.index(value)
+    except TypeError:
+        version = -1
+    if not 0 <= version < 1 << 64:
+        raise ValueError(f"newer_than must be a version (an int) or None, not {value!r}")
+    return version
 
 
 def _entry(found: dict[str, Any]) -> Entry:
@@ -248,10 +305,10 @@ def _entry(found: dict[str, Any]) -> Entry:
 
 # ------------------------------------------------------------------------------------------- DLPack
 
-_COPY_MODES: dict[bool | None, int] = {
-    None: _core.COPY_IF_NEEDED,
-    False: _core.COPY_NEVER,
-    True: _core.COPY_ALWAYS,
+_COPY_MODES = {
+    0: _core.COPY_IF_NEEDED,
+    _core.PUT_NO_COPY: _core.COPY_NEVER,
+    _core.PUT_COPY: _core.COPY_ALWAYS,
 }
 
 

@@ -1,13 +1,14 @@
 """The module functions: each is the method of that name of the default client."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any, TypeVar, overload
 
 from numpy.typing import DTypeLike
 
 from tensorcx._bundle import Bundle
-from tensorcx._client import Client, Shape
+from tensorcx._client import Client, Entry, Shape
+from tensorcx._safetensors import FilePath
 from tensorcx._tensor import Tensor
 
 _clients: dict[str, Client] = {}  # at most one, "default"
@@ -122,10 +123,34 @@ def put(
     return made
 
 
+@_as(Client.put_safetensors)
+def put_safetensors(
+    name: str,
+    path: FilePath,
+    *,
+    skip: str | Iterable[str] = (),
+    readonly: bool = False,
+    ttl: float | None = None,
+    ephemeral: bool = False,
+) -> Bundle:
+    return default_client().put_safetensors(
+        name, path, skip=skip, readonly=readonly, ttl=ttl, ephemeral=ephemeral
+    )
+
+
+@_as(Client.save_safetensors)
+def save_safetensors(name: str, path: FilePath) -> None:
+    default_client().save_safetensors(name, path)
+
+
 @_as(Client.get)
 def get(
-    name: str, *, timeout: float | None = 0, newer_than: int = 0, readonly: bool = False
-) -> Tensor | Bundle:
+    name: str,
+    *,
+    timeout: float | None = 0,
+    newer_than: int | None = None,
+    readonly: bool = False,
+) -> Any:
     return default_client().get(name, timeout=timeout, newer_than=newer_than, readonly=readonly)
 
 
@@ -142,6 +167,16 @@ def exists(name: str) -> bool:
 @_as(Client.names)
 def names(prefix: str = "") -> list[str]:
     return default_client().names(prefix)
+
+
+@_as(Client.entries)
+def entries(prefix: str = "") -> list[Entry]:
+    return default_client().entries(prefix)
+
+
+@_as(Client.stat)
+def stat(name: str) -> Entry:
+    return default_client().stat(name)
 
 
 @_as(Client.is_shared)

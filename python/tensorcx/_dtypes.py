@@ -39,7 +39,7 @@ def format_of(dtype: DTypeLike) -> str:
     except KeyError:
         pass
     if known.newbyteorder("=") in _FORMATS:
-        hint = "it is byte-swapped; x.astype(x.dtype.newbyteorder('=')) is not"
+        hint = f"it is byte-swapped; {known.newbyteorder('=')} is not"
     else:
         hint = f"known are {', '.join(_NAMES.values())}"
     raise ExchangeError(f"elements of dtype {known} cannot be shared: {hint}")

@@ -17,6 +17,21 @@ _CPU, _CUDA_HOST = 1, 3  # DLPack device types whose memory NumPy can read
 _DEPTH_MAX = 64
 
 
+def address_of(array: Array) -> int:
+    """Where its first element is. Needs no import, so it works while the interpreter ends."""
+    return int(array.__array_interface__["data"][0])
+
+
+def bounds_of(array: Array) -> tuple[int, int]:
+    """The lowest address of its elements, and the number of bytes up to the end of the highest."""
+    if array.size == 0:
+        return address_of(array), 0
+    reaches = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+    low = sum(reach for reach in reaches if reach < 0)
+    high = sum(reach for reach in reaches if reach > 0)
+    return address_of(array) + low, high - low + array.itemsize
+
+
 def view_of(value: object) -> Array | None:
     """An array on the memory that `value` shows, without a copy; None: it shows none."""
     if isinstance(value, np.ndarray):
@@ -36,7 +51,9 @@ def _view_by_buffer(value: Any) -> Array | None:
 
 
 def _view_by_dlpack(value: Any) -> Array:
-    device = tuple(value.__dlpack_device__())
+    device = value.__dlpack_device__()
+    if not isinstance(device, tuple) or len(device) != 2:
+        raise TypeError(f"{_describe(value)}.__dlpack_device__() must return a pair, not {device}")
     if device[0] not in (_CPU, _CUDA_HOST):
         raise ExchangeError(
             f"{_describe(value)} lies on device {device}; only CPU memory can be shared"
@@ -51,15 +68,23 @@ def _view_by_dlpack(value: Any) -> Array:
 
 
 def _describe(value: object) -> str:
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    module = "" if type(value).__module__ == "builtins" else f"{type(value).__module__}."
+    kind = f"{module}{type(value).__qualname__}"
     dtype = getattr(value, "dtype", None)
     return kind if dtype is None else f"{kind} of dtype {dtype}"
 
 
 def as_array(value: object) -> Array:
     """`value` as an array: on its own memory if it shows some, else what NumPy makes of it."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ExchangeError("a masked array would lose its mask: pass x.filled(...) or x.data")
     view = view_of(value)
-    return np.asarray(value) if view is None else view
+    array = np.asarray(value) if view is None else view
+    if array.dtype == object:
+        raise ExchangeError(
+            f"{_describe(value)} is no array of numbers or bools: its dtype is object"
+        )
+    return array
 
 
 def source_of(value: object) -> Source:
@@ -82,7 +107,7 @@ def items_of(mapping: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path
     for key, value in mapping.items():
         if not isinstance(key, str):
             where = f"in {'/'.join(path)!r}" if path else "of a bundle"
-            raise TypeError(f"keys {where} must be str, not {key!r}")
+            raise TypeError(f"keys {where} must be str, not {type(key).__name__}")
         below = (*path, key)
         if isinstance(value, Mapping):
             yield from items_of(value, below)

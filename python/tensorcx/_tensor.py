@@ -1,5 +1,6 @@
 """Tensor: a handle on elements in shared memory, or in private memory that came by DLPack."""
 
+import operator
 import pickle
 from collections.abc import Iterator
 from types import EllipsisType
@@ -11,7 +12,7 @@ from numpy.typing import DTypeLike
 from tensorcx import _core
 from tensorcx._dtypes import DTYPES
 from tensorcx._errors import ExchangeError
-from tensorcx._sources import Array, as_array
+from tensorcx._sources import Array, address_of, as_array
 
 _Index = int | slice | EllipsisType | None
 Key = _Index | tuple[_Index, ...]
@@ -58,11 +59,40 @@ class Tensor(_core.Tensor):
     def __len__(self) -> int:
         return len(self.numpy())
 
-    def __bool__(self) -> bool:
-        return bool(self.numpy())  # as NumPy: of one element, its truth; of several, an error
-
     def __iter__(self) -> "Iterator[Tensor]":
+        if self.ndim == 0:
+            raise TypeError("a scalar has no parts to go through")
         return (self[i] for i in range(len(self)))
+
+    # As NumPy: numbers from one element, an error from several, comparison of each element.
+
+    def __bool__(self) -> bool:
+        return bool(self.numpy())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.ndim or self.dtype.kind not in "iu":  # bytearray(t) asks this first
+            raise TypeError("only an integer scalar can be an index")
+        return operator.index(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
+    def __eq__(self, other: object) -> Any:
+        return self.numpy() == _comparable(other)
+
+    def __ne__(self, other: object) -> Any:
+        return self.numpy() != _comparable(other)
+
+    __hash__ = _core.Tensor.__hash__
 
     def __getitem__(self, key: Key) -> "Tensor":
         """A tensor on part of this memory. Parts that are not contiguous: index t.numpy()."""
@@ -77,10 +107,12 @@ class Tensor(_core.Tensor):
             raise ExchangeError(
                 f"t[{_show(keys)}] is not contiguous; t.numpy()[{_show(keys)}] is a view"
             )
-        offset = part.ctypes.data - self.data_ptr() if part.size else 0
+        offset = address_of(part) - self.data_ptr() if part.size else 0
         return self._view(part.shape, offset)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if self.readonly:
+            raise ValueError("the tensor is read-only; t.copy() can be written to")
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
             value = as_array(value)
         self.numpy()[key] = value
@@ -118,6 +150,10 @@ class Tensor(_core.Tensor):
         if not self.storage_id:
             parts.append("private")
         return f"Tensor({', '.join(parts)})"
+
+
+def _comparable(other: object) -> object:
+    return other.numpy() if isinstance(other, Tensor) else other
 
 
 def _is_basic(index: object) -> bool:

@@ -605,3 +605,55 @@ def test_a_closed_client_is_gone_from_the_daemon_with_its_last_tensor(daemon):
     assert cx.stats()["clients"] == 2
     del t
     daemon.settle(bytes=0)
+
+
+# ----------------------------------------------------------------------------------- what is taken
+
+
+def test_a_dtype_that_is_asked_for_may_come_from_one_that_is_not_known():
+    assert cx.asarray(np.arange(3, dtype=">f4"), "f4").tolist() == [0, 1, 2]
+    assert cx.asarray(np.ones(2, np.longdouble), "f8").tolist() == [1, 1]
+    assert cx.empty_like(np.ones(3, "M8[s]"), "f4").shape == (3,)
+
+
+def test_masked_arrays_are_not_taken_without_their_mask():
+    with pytest.raises(cx.ExchangeError, match="mask"):
+        cx.asarray(np.ma.masked_array([1, 2], [True, False]))
+
+
+def test_memory_of_any_dtype_and_layout_is_known_by_its_address():
+    t = cx.zeros((4, 4), "float64")
+    array = t.numpy()
+    assert cx.is_shared(array.view("M8[s]"))
+    assert cx.is_shared(array[::-2, 1:3].T)
+    assert not cx.is_shared(np.zeros(3, "M8[s]"))
+
+
+@pytest.mark.parametrize("value", [-1, "1", 1.5, 1 << 64])
+def test_newer_than_is_a_version(value):
+    with pytest.raises(ValueError, match="newer_than"):
+        cx.get("any", newer_than=value)
+
+
+@pytest.mark.parametrize("value", ["1", "x", 0, -1, float("nan"), float("inf"), 10**400])
+def test_ttl_is_a_positive_number(value):
+    with pytest.raises(ValueError, match="ttl"):
+        cx.put("any", some(), ttl=value)
+
+
+@pytest.mark.parametrize("shape", [{}, {1}, {1: 2}, b"ab", "ab", 1.5, [1.5], None])
+def test_a_shape_is_ints(shape):
+    with pytest.raises(TypeError, match="shape"):
+        cx.zeros(shape)
+
+
+def test_copy_is_true_false_or_none():
+    for call in (lambda: cx.asarray(some(), copy="no"), lambda: cx.from_dlpack(some(), copy=2)):
+        with pytest.raises(TypeError, match="copy"):
+            call()
+
+
+def test_swapped_arguments_are_a_short_error():
+    with pytest.raises(TypeError) as caught:
+        cx.put(list(range(100_000)), "name")
+    assert len(str(caught.value)) < 200

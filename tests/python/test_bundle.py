@@ -201,7 +201,7 @@ def test_copy_copy_is_another_handle(obs):
         ({"a": {"b": np.zeros(2, ">f4")}}, cx.ExchangeError, "'a/b': .*>f4"),
         ({"a": "text"}, cx.ExchangeError, "'a': .*<U4"),
         ({"a": [[1], [2, 3]]}, cx.ExchangeError, "'a': "),
-        ({1: some()}, TypeError, "keys of a bundle must be str, not 1"),
+        ({1: some()}, TypeError, "keys of a bundle must be str, not int"),
         ({"a": {None: some()}}, TypeError, "keys in 'a' must be str, not None"),
         ({"a\0b": some()}, ValueError, "0 character"),
         ({"k" * 70000: some()}, ValueError, "65,?535"),

@@ -415,3 +415,43 @@ def test_handles_made_and_dropped_by_many_threads_leave_nothing(t):
     for thread in threads:
         thread.join()
     assert t.tolist() == some().tolist()
+
+
+# ------------------------------------------------------------------------------ as NumPy's scalars
+
+
+@pytest.mark.parametrize("value", [53, 51.5, True, 3 + 4j])
+def test_one_element_is_a_number_not_the_text_in_its_bytes(value):
+    scalar = np.asarray(value)
+    t = cx.asarray(scalar)
+    assert complex(t) == complex(scalar)
+    if not isinstance(value, complex):
+        assert (int(t), float(t), f"{t:.1f}") == (int(value), float(value), f"{value:.1f}")
+
+
+def test_a_small_unsigned_integer_is_not_read_as_a_digit():
+    assert int(cx.full((), 53, "uint8")) == 53
+    assert [10, 11, 12][cx.full((), 2, "uint8")] == 12
+
+
+def test_several_elements_are_no_number(t):
+    for number in (int, float, complex):
+        with pytest.raises(ValueError, match="size 1"):
+            number(t)
+    with pytest.raises(TypeError, match="index"):
+        [1, 2][t]
+
+
+def test_comparison_is_of_each_element(t):
+    other = t.copy()
+    other[0, 0] = 99
+    assert (t == t).all() and not (t == other).all() and (t != other).sum() == 1
+    assert ((t == 1.0) == (t.numpy() == 1.0)).all()
+    assert len({t, other}) == 2
+
+
+def test_a_read_only_tensor_says_how_to_write():
+    t = cx.put("fixed", some(), readonly=True)
+    with pytest.raises(ValueError, match=r"t\.copy\(\)"):
+        t[...] = 0
+    cx.delete("fixed")
