@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 import tensorcx as cx
+from tensorcx import _doctor
 from tensorcx._client import Entry
+from tensorcx._text import age_text as _age
+from tensorcx._text import size_text as _bytes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,6 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     add("clients", _clients, "list processes and what they hold")
     stats = add("stats", _stats, "the daemon's counters")
     stats.add_argument("--json", action="store_true", help="as JSON, bytes in full")
+    doctor = add("doctor", _examine, "find out what is wrong here, and what to do")
+    doctor.add_argument("--json", action="store_true", help="as JSON, with the daemon's counters")
+    doctor.add_argument(
+        "--self-test",
+        action="store_true",
+        help="start a daemon if none runs, and test it; one that runs is always tested",
+    )
     add("stop", _stop, "end the daemon; mapped memory stays valid, names are gone")
     return parser
 
@@ -154,6 +164,22 @@ def _stop(options: argparse.Namespace) -> None:
     _client(options).stop()
 
 
+def _examine(options: argparse.Namespace) -> None:
+    findings, stats = _doctor.examine(options.socket, options.self_test)
+    problems = [finding for finding in findings if finding.state == "problem"]
+    if options.json:
+        found = [finding._asdict() for finding in findings]
+        print(json.dumps({"problems": len(problems), "findings": found, "stats": stats}, indent=2))
+    else:
+        for state, topic, text, advice in findings:
+            print(f"{state:<7}  {topic:<11}  {text}")
+            if advice:
+                print(f"{'':<22}-> {advice}")
+    sys.stdout.flush()
+    if problems:
+        sys.exit(1)
+
+
 # ------------------------------------------------------------------------------------------- output
 
 
@@ -161,24 +187,6 @@ def _kind(entry: Entry) -> tuple[str, str]:
     if entry["shape"] is None:
         return "bundle", "-"
     return str(entry["dtype"]), "x".join(map(str, entry["shape"])) or "scalar"
-
-
-def _bytes(count: int) -> str:
-    if count < 1024:
-        return f"{count} B"
-    size = float(count)
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} TiB"
-
-
-def _age(seconds: float) -> str:
-    for limit, unit in ((60, "s"), (3600, "min"), (86400, "h")):
-        if seconds < limit:
-            return f"{seconds * 60 / limit:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"
 
 
 def _yes(value: bool) -> str:
