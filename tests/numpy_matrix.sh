@@ -6,10 +6,10 @@ build=$1
 shift
 for version in "$@"; do
     venv=.venv-numpy-$version
-    if [ ! -e "$venv/.ready" ]; then
+    if [ ! -e "$venv/.ready" ] || [ tools/requirements-matrix.txt -nt "$venv/.ready" ]; then
         python3 -m venv "$venv"
         "$venv/bin/pip" install -q --disable-pip-version-check -c tools/requirements-matrix.txt \
-            "numpy==$version" apache-tvm-ffi pytest pytest-timeout hypothesis
+            "numpy==$version" apache-tvm-ffi pytest pytest-timeout hypothesis safetensors
         touch "$venv/.ready"
     fi
     echo "== NumPy $version"

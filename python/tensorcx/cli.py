@@ -1,4 +1,4 @@
-"""The command line: looks into the daemon, and moves .npy files in and out."""
+"""The command line: looks into the daemon, and moves .npy and .safetensors files in and out."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
-    except (cx.Error, OSError, ValueError, TypeError) as error:
+    except (cx.Error, OSError, ValueError, TypeError, ImportError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
         sys.exit(f"tensorcx: {text}")
 
@@ -52,10 +52,17 @@ def _parser() -> argparse.ArgumentParser:
     ls.add_argument("prefix", nargs="?", default="", help="only names that begin so")
     add("stat", _stat, "all about one name").add_argument("name")
     add("rm", _rm, "remove names").add_argument("name", nargs="+")
-    put = add("put", _put, "publish the array of a .npy file")
+    put = add("put", _put, "publish the array of a .npy file, the tensors of a .safetensors file")
     put.add_argument("name")
     put.add_argument("file")
-    get = add("get", _get, "write a tensor to a .npy file")
+    put.add_argument(
+        "--skip",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="leave tensors of a .safetensors file out, such as 'lm_head.*'; can be repeated",
+    )
+    get = add("get", _get, "write a tensor to a .npy file, or a bundle to a .safetensors file")
     get.add_argument("name")
     get.add_argument("-o", "--output", metavar="FILE", required=True)
     add("clients", _clients, "list processes and what they hold")
@@ -120,18 +127,33 @@ def _rm(options: argparse.Namespace) -> None:
 
 
 def _put(options: argparse.Namespace) -> None:
-    array = np.load(options.file, mmap_mode="r", allow_pickle=False)
-    _client(options, autostart=True).put(options.name, array)
+    client = _client(options, autostart=True)
+    if _is_safetensors(options.file):
+        client.put_safetensors(options.name, options.file, skip=options.skip)
+    elif options.skip:
+        raise ValueError("--skip is for .safetensors files")
+    else:
+        array = np.load(options.file, mmap_mode="r", allow_pickle=False)
+        client.put(options.name, array)
 
 
 def _get(options: argparse.Namespace) -> None:
-    found = _client(options).get(options.name)
+    client = _client(options)
+    if _is_safetensors(options.output):
+        client.save_safetensors(options.name, options.output)
+        return
+    found = client.get(options.name)
     if isinstance(found, cx.Bundle):
         raise ValueError(
-            f"{options.name!r} is a bundle; only tensors can be written to a .npy file"
+            f"{options.name!r} is a bundle; it can be written to a .safetensors file,"
+            " only tensors to a .npy file"
         )
     with open(options.output, "wb") as file:  # np.save() would append .npy to a name
         np.save(file, found.numpy(), allow_pickle=False)
+
+
+def _is_safetensors(file: str) -> bool:
+    return file.endswith(".safetensors")
 
 
 def _clients(options: argparse.Namespace) -> None:
