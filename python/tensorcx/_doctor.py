@@ -47,10 +47,12 @@ def examine(path: str | None, self_test: bool) -> tuple[list[Finding], dict[str,
     else:
         findings.append(_socket(path, client.socket))
         place = list(_place(client.socket))
+        is_good = all(finding.state != "problem" for finding in place)
+        if is_good and self_test:
+            start = list(_start(client.socket))
+            place = [*_place(client.socket), *start]  # a daemon may have made it
         findings += place
-        if all(finding.state != "problem" for finding in place):
-            if self_test:
-                findings += _start(client.socket)
+        if is_good:
             found, stats, pid = _daemon(client)
             findings += found
     findings += _start_settings()
@@ -170,8 +172,13 @@ def _daemon(client: cx.Client) -> tuple[list[Finding], dict[str, Any] | None, in
         text = "its queue of new connections is full: it is stopped or stuck"
         return [Finding("problem", "daemon", text, advice)], None, None
     except OSError as error:
-        reason = "another program listens there" if error.errno == errno.EPROTOTYPE else error
-        return [Finding("problem", "daemon", str(reason), "name another socket")], None, None
+        elsewhere = "name another socket in TENSORCX_SOCKET"
+        reason = error.strerror or _one_line(error)
+        if error.errno == errno.EPROTOTYPE:
+            reason = "another program listens there"
+        elif error.errno == errno.EACCES:
+            reason = "only the user of this daemon may connect to it"
+        return [Finding("problem", "daemon", reason, elsewhere)], None, None
     who = f"pid {pid} ({machine.program_of(pid)})" if pid else "in another pid namespace"
     if pid and machine.is_stopped(pid):
         advice = f"kill -CONT {pid}"
