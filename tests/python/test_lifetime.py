@@ -1,0 +1,149 @@
+"""docs/lifetime.md is true: its example prints what it shows, and so do its rarer rows."""
+
+import gc
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import daemon as d
+import numpy as np
+
+import tensorcx as cx
+
+MiB = 1 << 20
+
+
+def plain(text: str) -> list[str]:
+    """Lines without what differs from run to run: pids, ages, versions, column widths, warmth."""
+    text = re.sub(r"^ *\d+  (\S+)", r"PID \1", text, flags=re.MULTILINE)
+    text = re.sub(r"\d+  \d+ s", "N", text)
+    text = re.sub(r"\d+ MiB warm", "N warm", text)
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_the_worked_example_prints_what_the_document_shows():
+    document = (d.ROOT / "docs" / "lifetime.md").read_text()
+    (shown,) = re.findall(r"```\n(\$ tensorcx ls\n.*?)```", document, flags=re.DOTALL)
+    with tempfile.TemporaryDirectory(prefix="tcx-") as folder, d.Daemon(folder) as running:
+        done = subprocess.run(
+            [sys.executable, d.ROOT / "examples" / "lifetime.py"],
+            env=os.environ | {"TENSORCX_SOCKET": str(running.path)},
+            capture_output=True, text=True, check=False, timeout=100,
+        )  # fmt: skip
+        running.settle_clean()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert plain(done.stdout) == plain(shown)
+
+
+def test_links_of_the_document_lead_somewhere():
+    for name in ("docs/lifetime.md", "README.md", "examples/README.md"):
+        document = d.ROOT / name
+        text = document.read_text()
+        links = re.findall(r"\]\(([^)#]+)\)", text) + re.findall(r"^\[\w+\]: (\.\S+)", text, re.M)
+        missing = [link for link in links if not (document.parent / link).exists()]
+        assert (name, missing) == (name, [])
+
+
+def bytes_now() -> int:
+    return cx.stats()["bytes"]
+
+
+def test_an_exception_that_is_kept_keeps_the_variables_of_its_frames():
+    def fail():
+        tensor = cx.zeros(MiB, "uint8")
+        raise RuntimeError(tensor.nbytes)
+
+    try:
+        fail()
+    except RuntimeError as error:
+        kept = error
+    assert bytes_now() == MiB
+    del kept
+    assert bytes_now() == 0
+
+
+def test_a_reference_cycle_ends_when_python_collects_it():
+    gc.disable()
+    try:
+        cycle = [cx.zeros(MiB, "uint8")]
+        cycle.append(cycle)
+        del cycle
+        assert bytes_now() == MiB
+        gc.collect()
+        assert bytes_now() == 0
+    finally:
+        gc.enable()
+
+
+def test_a_private_entry_keeps_its_pack_and_all_that_the_pack_refers_to():
+    shared = cx.zeros(MiB, "uint8")
+    cx.put("bundle", {"shared": shared, "a": np.ones(2 * MiB, "uint8"), "b": np.ones(3, "uint8")})
+    del shared
+    packed, referred = cx.get("bundle")["b"], cx.get("bundle")["shared"]
+    cx.delete("bundle")
+    assert bytes_now() >= 3 * MiB
+    copied = packed.copy()
+    del packed
+    assert bytes_now() == MiB + copied.nbytes
+    del referred
+    assert bytes_now() == copied.nbytes
+    del copied
+
+
+def test_a_child_of_a_fork_uses_memory_and_releases_nothing():
+    tensor = cx.full(4 * MiB, 7, "uint8")
+    child = os.fork()
+    if child == 0:
+        try:
+            array = tensor.numpy()
+            seen = int(array[1])
+            array[0] = seen + 1
+            del array, tensor
+            gc.collect()
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert bytes_now() == 4 * MiB
+    assert tensor.numpy()[:2].tolist() == [8, 7]
+    del tensor
+    assert bytes_now() == 0
+
+
+def test_a_child_of_a_fork_that_gets_a_name_has_a_hold_of_its_own():
+    tensor = cx.put("x", np.full(MiB, 7, "uint8"))
+    ours, theirs = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            del tensor
+            array = cx.get("x").numpy()
+            os.write(theirs[1], b"has it")
+            os.read(ours[0], 1)
+            os.write(theirs[1], b"%d" % array[5])
+        finally:
+            os._exit(0)
+    assert os.read(theirs[0], 100) == b"has it"
+    cx.delete("x")
+    del tensor
+    assert bytes_now() == MiB
+    os.write(ours[1], b"!")
+    assert os.read(theirs[0], 100) == b"7"
+    os.waitpid(child, 0)
+    d.settle(lambda: bytes_now() == 0, "the end of the child's hold")
+    for end in (*ours, *theirs):
+        os.close(end)
+
+
+def test_a_publisher_that_ends_takes_its_ephemeral_name_and_no_other():
+    code = """
+import numpy as np, tensorcx as cx
+cx.put("stays", np.ones(1 << 20, "uint8"))
+cx.put("goes", np.ones(1 << 20, "uint8"), ephemeral=True)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    d.settle(lambda: cx.names() == ["stays"], "the end of the ephemeral name")
+    d.settle(lambda: bytes_now() == MiB, "the end of its memory")
+    cx.delete("stays")
+    assert bytes_now() == 0
