@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import daemon as d
 import pytest
@@ -316,6 +317,7 @@ def test_limited_address_space_is_noted():
 
 
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
+CLONE_NEWUSER = 0x10000000
 
 
 def small_dev_shm():
@@ -329,14 +331,32 @@ def small_dev_shm():
             raise OSError(ctypes.get_errno(), "cannot make a small /dev/shm")
 
 
-def can_unshare() -> bool:
+def no_inotify():
+    """In the child before exec: a user namespace of its own in which there is none."""
+    user = os.geteuid()
+    if libc.unshare(CLONE_NEWUSER) != 0:
+        raise OSError(ctypes.get_errno(), "cannot make a user namespace")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/sys/user/max_inotify_instances").write_text("0")
+
+
+def can(prepare) -> bool:
     try:
-        return subprocess.run(["true"], preexec_fn=small_dev_shm, check=False).returncode == 0
+        return subprocess.run(["true"], preexec_fn=prepare, check=False).returncode == 0
     except subprocess.SubprocessError:
         return False
 
 
-NEEDS_MOUNT = pytest.mark.skipif(not can_unshare(), reason="needs root and CAP_SYS_ADMIN")
+NEEDS_MOUNT = pytest.mark.skipif(not can(small_dev_shm), reason="needs root and CAP_SYS_ADMIN")
+
+
+@pytest.mark.skipif(not can(no_inotify), reason="needs a user namespace")
+def test_a_daemon_without_inotify_is_noted(folder):
+    with d.Daemon(folder, "--idle-exit", "0", preexec_fn=no_inotify) as deaf:
+        found, _ = examine("--socket", deaf.path, "doctor")
+    assert found["inotify"]["state"] == "note"
+    assert "the daemon has got none" in found["inotify"]["text"]
+    assert "max_user_instances" in found["inotify"]["advice"]
 
 
 @NEEDS_MOUNT
