@@ -137,7 +137,6 @@ static int share(tcx_client_t *client, const struct import *import, const tcx_ar
 
     if (tensor) {
         tensor->storage = session ? storage_find_bytes(session, array->data, nbytes) : NULL;
-        tensor->is_readonly = tensor->storage && atomic_load(&tensor->storage->is_readonly);
         *ret_tensor = tensor;
     }
     session_unref(session);
@@ -242,7 +241,7 @@ int tcx_to_dlpack(tcx_tensor_t *tensor, int copied, struct DLManagedTensorVersio
         .version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
         .manager_ctx = tcx_tensor_ref(tensor),
         .deleter = delete_versioned,
-        .flags = (tensor->is_readonly ? DLPACK_FLAG_BITMASK_READ_ONLY : 0) |
+        .flags = (tensor->array.readonly ? DLPACK_FLAG_BITMASK_READ_ONLY : 0) |
                  (copied ? DLPACK_FLAG_BITMASK_IS_COPIED : 0),
         .dl_tensor = describe(tensor),
     };
@@ -251,7 +250,7 @@ int tcx_to_dlpack(tcx_tensor_t *tensor, int copied, struct DLManagedTensorVersio
 }
 
 int tcx_to_dlpack_legacy(tcx_tensor_t *tensor, struct DLManagedTensor **ret_managed) {
-    if (tensor->is_readonly) {
+    if (tensor->array.readonly) {
         return error(STATUS_EXCHANGE, "the tensor is read-only, and a consumer of legacy DLPack "
                                       "(before 1.0) cannot be told so: copy it");
     }

@@ -222,7 +222,7 @@ static int write_index(struct pack *pack, const struct publication *publication)
             const uint64_t *id = bsearch(&entry->storage->id, pack->ids, pack->id_count,
                                          sizeof *pack->ids, compare_ids);
             place = (uint32_t)(id - pack->ids) + 1;
-            flags |= atomic_load(&entry->storage->is_readonly) ? DESC_READONLY : 0u;
+            flags |= item->array->readonly ? DESC_READONLY : 0u;
         }
         layout_describe(item->array, entry->offset, flags, &desc);
         index_add(&pack->index, item->path, item->depth, place, &desc);

@@ -115,9 +115,6 @@ static int hand_out(struct storage *storage, const struct desc *desc,
                     tcx_tensor_t **ret_tensor) {
     struct name_tag tag = {publication->name, version};
 
-    if (desc->flags & DESC_READONLY) {
-        atomic_store(&storage->is_readonly, 1);
-    }
     if (!ret_tensor) {
         storage_unref(storage);
         return STATUS_OK;
@@ -144,12 +141,9 @@ static int put_storage(struct session *session, const struct publication *public
 static int put_shared(struct session *session, const struct publication *publication,
                       const tcx_array_t *source, struct storage *storage,
                       tcx_tensor_t **ret_tensor) {
-    uint32_t flags = publication->desc_flags;
+    uint32_t flags = publication->desc_flags | (source->readonly ? DESC_READONLY : 0u);
     struct desc desc;
 
-    if (atomic_load(&storage->is_readonly)) {
-        flags |= DESC_READONLY; /* once read-only, always */
-    }
     layout_describe(source, (uint64_t)((char *)source->data - storage->address), flags, &desc);
     return put_storage(session, publication, storage, &desc, ret_tensor);
 }

@@ -26,7 +26,6 @@ struct storage {
     struct segment *segment; /* borrowed: mapped as long as we are in it; NULL without bytes */
     uint64_t grants;         /* received and not returned; guarded by the session's lock */
     _Atomic uint64_t state;  /* count * 2 + whether it is on session::released */
-    atomic_int is_readonly;  /* published so: nobody may write any more */
     struct storage *next;    /* session::released */
 };
 

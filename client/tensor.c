@@ -22,6 +22,7 @@ struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
     tensor->nbytes = nbytes;
     tensor->version = tag ? tag->version : 0;
     tensor->array = *array;
+    tensor->array.readonly = 0;
     tensor->array.shape = tensor->dims;
     tensor->array.strides = tensor->dims + ndim;
     for (size_t i = 0; i < ndim; i++) {
@@ -55,10 +56,6 @@ const tcx_array_t *tcx_tensor_array(const tcx_tensor_t *tensor) {
     return &tensor->array;
 }
 
-int tcx_tensor_is_readonly(const tcx_tensor_t *tensor) {
-    return tensor->is_readonly;
-}
-
 void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
     const struct storage *storage = tensor->storage;
 
@@ -68,7 +65,7 @@ void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
         .storage_nbytes = storage ? storage->nbytes : tensor->nbytes,
         .version = tensor->version,
         .name = tensor->name,
-        .readonly = tensor->is_readonly,
+        .readonly = tensor->array.readonly,
         .is_shared = storage && session_is_alive(storage->session),
         .device_type = 1,
         .device_id = 0,
@@ -127,10 +124,7 @@ int tensor_from_desc(struct storage *storage, const struct desc *desc, int reado
         storage_unref(storage);
         return r;
     }
-    if (desc->flags & DESC_READONLY) {
-        atomic_store(&storage->is_readonly, 1);
-    }
-    tensor->is_readonly = readonly || atomic_load(&storage->is_readonly);
+    tensor->array.readonly = readonly || (desc->flags & DESC_READONLY);
     tensor->storage = storage;
     *ret_tensor = tensor;
     return STATUS_OK;
@@ -237,7 +231,7 @@ int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndim, const
     if (!view) {
         return STATUS_OUT_OF_MEMORY;
     }
-    view->is_readonly = readonly || tensor->is_readonly;
+    view->array.readonly = readonly || tensor->array.readonly;
     view->storage = tensor->storage ? storage_ref(tensor->storage) : NULL;
     view->base = tensor->foreign ? tcx_tensor_ref(tensor) : tcx_tensor_ref(tensor->base);
     *ret_tensor = view;

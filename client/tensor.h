@@ -14,7 +14,6 @@
 
 struct tcx_tensor {
     atomic_int refs;
-    int is_readonly;
     struct storage *storage; /* counted; NULL: private memory only */
     struct tcx_tensor *base; /* counted; it has no base itself and keeps the memory of this one */
     void *foreign;           /* owned; NULL: none */
@@ -31,8 +30,9 @@ struct name_tag {     /* how a tensor was put or got */
     uint64_t version;
 };
 
-/* A C-contiguous tensor of the array's dtype, shape and data, whose size has been checked. Owns
- * nothing yet: the caller sets `storage`, `base` or `foreign`. NULL: out of memory, error set. */
+/* A writable C-contiguous tensor of the array's dtype, shape and data, whose size has been checked.
+ * Owns nothing yet: the caller sets `storage`, `base` or `foreign`. NULL: out of memory, error set.
+ */
 struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
                                  const struct name_tag *tag);
 

@@ -100,6 +100,7 @@ typedef struct tcx_array {
     int32_t ndim;           /* 0 (a scalar) to TCX_NDIM_MAX */
     const int64_t *shape;   /* ndim dimensions, none negative; may be NULL when ndim is 0 */
     const int64_t *strides; /* ndim strides in elements; NULL: C order */
+    int readonly;           /* not to be written through: nor is what is put without a copy */
 } tcx_array_t;
 
 /* --------------------------------------------------------------------------------------- client */
@@ -188,9 +189,6 @@ typedef struct tcx_info {
 /* Asks the kernel whether the daemon is still there (is_shared): a system call. */
 TCX_API void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info);
 
-/* Its `readonly` alone, for free. */
-TCX_API int tcx_tensor_is_readonly(const tcx_tensor_t *tensor);
-
 /* Another C-contiguous tensor on the same storage: `byte_offset` from the first element of
  * `tensor`, which must be contiguous itself. Its name and version are dropped. `readonly` 1 makes
  * the view read-only; a view of a read-only tensor always is. TCX_INVALID: beyond the tensor's
@@ -212,7 +210,7 @@ TCX_API int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes);
 /* Names are 1 to 255 bytes of UTF-8 without control characters. */
 
 enum tcx_put_flag {
-    TCX_PUT_READONLY = 1,  /* whoever gets it may not write */
+    TCX_PUT_READONLY = 1,  /* whoever gets it by this name may not write; handles from before may */
     TCX_PUT_EPHEMERAL = 2, /* the name goes when this process is gone */
     TCX_PUT_EXCLUSIVE = 4, /* TCX_EXISTS instead of replacing */
     TCX_PUT_COPY = 8,      /* a snapshot, also of memory that is shared already */

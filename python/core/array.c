@@ -150,6 +150,7 @@ static int source_open_buffer(struct core_state *state, PyObject *object, struct
     if (format_parse(state, view->format, view->itemsize, &source->array.dtype) < 0)
         return -1;
     source->array.data = view->buf;
+    source->array.readonly = view->readonly;
     source->array.ndim = view->ndim;
     source->array.shape = view->shape;
     if (PyBuffer_IsContiguous(view, 'C'))

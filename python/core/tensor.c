@@ -160,7 +160,7 @@ static PyObject *get_nbytes(PyObject *self, void *closure) {
 static PyObject *get_readonly(PyObject *self, void *closure) {
     (void)closure;
     tcx_tensor_t *tensor = tensor_get(self);
-    return tensor ? PyBool_FromLong(tcx_tensor_is_readonly(tensor)) : NULL;
+    return tensor ? PyBool_FromLong(tcx_tensor_array(tensor)->readonly) : NULL;
 }
 
 static PyObject *get_is_shared(PyObject *self, void *closure) {
@@ -241,7 +241,7 @@ static int tensor_getbuffer(PyObject *self, Py_buffer *view, int flags) {
         .buf = array->data ? array->data : &nothing,
         .len = (Py_ssize_t)array_nbytes(array),
         .itemsize = itemsize,
-        .readonly = tcx_tensor_is_readonly(tensor),
+        .readonly = tcx_tensor_array(tensor)->readonly,
         .ndim = array->ndim,
         .format = (char *)format_of(array->dtype),
         .shape = (Py_ssize_t *)array->shape,

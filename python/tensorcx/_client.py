@@ -155,7 +155,8 @@ class Client(_core.Client):
 
         A mapping becomes a bundle. Shared memory that is contiguous is published as it is (later
         writes show); everything else is copied. `copy=True` takes a snapshot, `copy=False` raises
-        ExchangeError where a copy would be needed. `readonly`: nobody may write any more. `ttl`:
+        ExchangeError where a copy would be needed. `readonly`: whoever gets it by
+        this name may not write; handles from before still may. `ttl`:
         seconds until the name goes. `ephemeral`: the name goes when this process is gone.
         `exclusive`: Exists, if the name does.
         """

@@ -237,3 +237,21 @@ def test_many_entries_are_one_put():
     cx.delete("model")
     assert list(got) == list(weights)
     assert all(np.array_equal(got[key], value) for key, value in weights.items())
+
+
+def test_a_part_that_is_published_read_only_leaves_its_siblings_writable():
+    bundle = cx.put("b", {"x": some(), "y": some()})
+    cx.put("x", bundle["x"], readonly=True)
+    assert cx.get("x").readonly
+    assert not cx.get("b")["x"].readonly and not cx.get("b")["y"].readonly
+    cx.put("c", {"x": cx.get("x"), "y": bundle["y"]})
+    assert cx.get("c")["x"].readonly and not cx.get("c")["y"].readonly
+    for name in cx.names():
+        cx.delete(name)
+
+
+def test_a_view_of_read_only_shared_memory_stays_read_only_when_it_is_put():
+    array = np.asarray(cx.put("x", some(), readonly=True))
+    assert cx.put("y", array).readonly and not cx.put("z", array, copy=True).readonly
+    for name in cx.names():
+        cx.delete(name)

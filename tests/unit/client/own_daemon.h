@@ -116,7 +116,8 @@ struct floats {
 
 static inline const tcx_array_t *floats_on(struct floats *floats, float *data, int64_t count) {
     floats->shape[0] = count;
-    floats->array = (tcx_array_t){data, {TCX_FLOAT, 32, 1}, 1, floats->shape, NULL};
+    floats->array =
+        (tcx_array_t){.data = data, .dtype = {TCX_FLOAT, 32, 1}, .ndim = 1, .shape = floats->shape};
     return &floats->array;
 }
 

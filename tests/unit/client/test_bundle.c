@@ -274,7 +274,7 @@ TEST(a_bad_item_fails_the_whole_put_and_names_its_path) {
     const tcx_array_t *ok = floats_on(&good, data, 2);
     const tcx_item_t negative[] = {{PATH("a"), ok}, {PATH("b", "c"), floats_on(&bad, data, -1)}};
     expect_refused(TCX_INVALID, negative, 2, 0, "item \"b/c\": dimension 0 is negative");
-    const tcx_array_t strange = {data, {4, 16, 1}, 0, NULL, NULL};
+    const tcx_array_t strange = {.data = data, .dtype = {4, 16, 1}};
     const tcx_item_t dtype[] = {{PATH("a"), ok}, {PATH("w"), &strange}};
     expect_refused(TCX_EXCHANGE, dtype, 2, 0, "item \"w\": dtype bfloat16");
     const tcx_item_t copies[] = {{PATH("a", "b"), ok}};

@@ -95,7 +95,7 @@ TEST(every_dtype_and_size_comes_back_exactly) {
     }
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            tcx_array_t array = {bytes, dtypes[d], 1, &counts[c], NULL};
+            tcx_array_t array = {bytes, dtypes[d], 1, &counts[c], NULL, 0};
             size_t nbytes = (size_t)counts[c] * dtypes[d].bits / 8;
             EXPECT_OK(tcx_put(client, "x", &array, NULL, NULL));
             tcx_tensor_t *tensor = get("x");
@@ -111,9 +111,9 @@ TEST(every_dtype_and_size_comes_back_exactly) {
 
 TEST(scalars_and_empty_shapes_keep_their_shape) {
     static const int64_t empty[3] = {5, 0, 1LL << 40};
-    tcx_array_t none = {NULL, float32, 3, empty, NULL};
+    tcx_array_t none = {NULL, float32, 3, empty, NULL, 0};
     float seven = 7;
-    tcx_array_t scalar = {&seven, float32, 0, NULL, NULL};
+    tcx_array_t scalar = {&seven, float32, 0, NULL, NULL, 0};
     tcx_tensor_t *tensor;
 
     given_daemon();
@@ -142,10 +142,10 @@ TEST(any_layout_is_packed) {
     static float matrix[ROWS * COLUMNS];
     int64_t shape[2] = {COLUMNS, ROWS};
     int64_t transposed[2] = {1, COLUMNS};
-    tcx_array_t large = {matrix, float32, 2, shape, transposed};
+    tcx_array_t large = {matrix, float32, 2, shape, transposed, 0};
     int64_t small_shape[1] = {4};
     int64_t reversed[1] = {-1};
-    tcx_array_t small = {matrix + 3, float32, 1, small_shape, reversed};
+    tcx_array_t small = {matrix + 3, float32, 1, small_shape, reversed, 0};
 
     given_daemon();
     for (int i = 0; i < ROWS * COLUMNS; i++) {
@@ -196,7 +196,7 @@ TEST(a_snapshot_and_a_strided_view_are_copied) {
     given_daemon();
     EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){8}, &born));
     EXPECT_OK(tcx_put(client, "copy", tcx_tensor_array(born), &snapshot, NULL));
-    tcx_array_t strided = {floats_of(born), float32, 1, (int64_t[]){4}, strides};
+    tcx_array_t strided = {floats_of(born), float32, 1, (int64_t[]){4}, strides, 0};
     EXPECT_OK(tcx_put(client, "strided", &strided, NULL, NULL));
     floats_of(born)[0] = 1;
     tcx_tensor_t *copy = get("copy");
@@ -259,26 +259,49 @@ TEST(two_clients_do_not_know_each_others_memory) {
 /* ----------------------------------------------------------------------------------------
  * read-only */
 
-TEST(read_only_is_for_everybody_and_for_ever) {
+TEST(read_only_is_for_whoever_gets_it_by_that_name_and_what_comes_of_it) {
     tcx_put_options_t readonly = {.flags = TCX_PUT_READONLY};
     tcx_tensor_t *born;
-    tcx_tensor_t *put;
     tcx_tensor_t *view;
 
     given_daemon();
     EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){4}, &born));
-    EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(born), &readonly, &put));
-    EXPECT_TRUE(info_of(put).readonly && !info_of(born).readonly);
+    EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(born), &readonly, NULL));
     EXPECT_OK(tcx_put(client, "y", tcx_tensor_array(born), NULL, NULL));
-    tcx_tensor_t *got = get("y"); /* another name does not make it writable again */
-    EXPECT_TRUE(info_of(got).readonly);
-    EXPECT_OK(tcx_tensor_view(got, float32, 1, (int64_t[]){2}, 8, 0, &view));
-    EXPECT_TRUE(info_of(view).readonly);
+    tcx_tensor_t *fixed = get("x");
+    tcx_tensor_t *free_one = get("y");
+    EXPECT_TRUE(info_of(fixed).readonly && !info_of(free_one).readonly && !info_of(born).readonly);
+
+    EXPECT_OK(tcx_tensor_view(fixed, float32, 1, (int64_t[]){2}, 8, 0, &view));
+    EXPECT_OK(tcx_put(client, "z", tcx_tensor_array(view), NULL, NULL));
+    tcx_tensor_t *again = get("z"); /* publishing it does not make it writable again */
+    EXPECT_TRUE(info_of(view).readonly && info_of(again).readonly);
     tcx_tensor_unref(born);
-    tcx_tensor_unref(put);
-    tcx_tensor_unref(got);
+    tcx_tensor_unref(fixed);
+    tcx_tensor_unref(free_one);
     tcx_tensor_unref(view);
+    tcx_tensor_unref(again);
     end(1);
+}
+
+TEST(a_copy_of_what_is_read_only_is_writable) {
+    tcx_put_options_t copy = {.flags = TCX_PUT_COPY};
+    tcx_put_options_t readonly = {.flags = TCX_PUT_READONLY};
+    struct floats floats;
+    float data = 1;
+    tcx_tensor_t *fixed;
+    tcx_tensor_t *copied;
+    tcx_tensor_t *put;
+
+    given_daemon();
+    EXPECT_OK(tcx_put(client, "x", floats_on(&floats, &data, 1), &readonly, &fixed));
+    EXPECT_OK(tcx_copy(client, tcx_tensor_array(fixed), &copied));
+    EXPECT_OK(tcx_put(client, "y", tcx_tensor_array(fixed), &copy, &put));
+    EXPECT_TRUE(info_of(fixed).readonly && !info_of(copied).readonly && !info_of(put).readonly);
+    tcx_tensor_unref(fixed);
+    tcx_tensor_unref(copied);
+    tcx_tensor_unref(put);
+    end(2);
 }
 
 TEST(a_handle_that_does_not_want_to_write_binds_only_itself) {
