@@ -133,6 +133,7 @@ install: native
 	ln -sf libtensorcx.so.0 $(DESTDIR)$(PREFIX)/lib/libtensorcx.so
 	install -m 644 $(BUILD)/lib/pkgconfig/tensorcx.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
 	install -m 644 client/include/tensorcx.h $(DESTDIR)$(PREFIX)/include/
+	$(if $(DESTDIR),,-ldconfig)
 
 ## clean: remove build/ (the virtual environment stays)
 clean:

@@ -198,8 +198,8 @@ static int start_daemon(const char *path, const struct patience *patience, int a
                         int starts) {
     if (!autostarts) {
         return error(STATUS_UNAVAILABLE,
-                     "no tensorcxd answers at %s and it is not to be started (TENSORCX_AUTOSTART=0 "
-                     "or autostart off): start tensorcxd --socket %s",
+                     "no tensorcxd answers at %s, and this call does not start one (autostart is "
+                     "off, or TENSORCX_AUTOSTART=0): tensorcxd --socket %s does",
                      path, path);
     }
     if (starts >= START_RETRIES) {

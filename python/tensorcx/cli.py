@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     get = add("get", _get, "write a tensor to a .npy file, or a bundle to a .safetensors file")
     get.add_argument("name")
-    get.add_argument("-o", "--output", metavar="FILE", required=True)
+    get.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="- writes .npy to standard output"
+    )
     add("clients", _clients, "list processes and what they hold")
     stats = add("stats", _stats, "the daemon's counters")
     stats.add_argument("--json", action="store_true", help="as JSON, bytes in full")
@@ -101,7 +103,8 @@ def _ls(options: argparse.Namespace) -> None:
 
 
 def _stat(options: argparse.Namespace) -> None:
-    entry = _client(options).stat(options.name)
+    client = _client(options)
+    entry = client.stat(options.name)
     dtype, shape = _kind(entry)
     rows = [
         ("name", entry["name"]),
@@ -118,12 +121,29 @@ def _stat(options: argparse.Namespace) -> None:
         ("publisher", f"pid {entry['publisher']}"),
     ]
     _table(None, rows)
+    if entry["is_bundle"]:
+        print()
+        _table(("KEY", "DTYPE", "SHAPE", "BYTES"), _parts(client.get(options.name)), right=(3,))
+
+
+def _parts(bundle: cx.Bundle, path: str = "") -> Iterator[tuple[str, str, str, str]]:
+    for key, value in bundle.items():
+        if isinstance(value, cx.Bundle):
+            yield from _parts(value, f"{path}{key}/")
+        else:
+            yield path + key, str(value.dtype), _shape(value.shape), _bytes(value.nbytes)
 
 
 def _rm(options: argparse.Namespace) -> None:
     client = _client(options)
+    missing = []
     for name in options.name:
-        client.delete(name)
+        try:
+            client.delete(name)
+        except cx.NotFound:
+            missing.append(repr(name))
+    if missing:
+        raise cx.NotFound(f"no such name: {', '.join(missing)}")
 
 
 def _put(options: argparse.Namespace) -> None:
@@ -133,8 +153,17 @@ def _put(options: argparse.Namespace) -> None:
     elif options.skip:
         raise ValueError("--skip is for .safetensors files")
     else:
-        array = np.load(options.file, mmap_mode="r", allow_pickle=False)
-        client.put(options.name, array)
+        client.put(options.name, _load(options.file))
+
+
+def _load(file: str) -> np.ndarray[Any, np.dtype[Any]]:
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError):
+        array = None
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{file} is no .npy file with an array of numbers")
+    return array
 
 
 def _get(options: argparse.Namespace) -> None:
@@ -148,6 +177,9 @@ def _get(options: argparse.Namespace) -> None:
             f"{options.name!r} is a bundle; it can be written to a .safetensors file,"
             " only tensors to a .npy file"
         )
+    if options.output == "-":
+        np.lib.format.write_array(sys.stdout.buffer, found.numpy(), allow_pickle=False)
+        return
     with open(options.output, "wb") as file:  # np.save() would append .npy to a name
         np.save(file, found.numpy(), allow_pickle=False)
 
@@ -208,7 +240,11 @@ def _examine(options: argparse.Namespace) -> None:
 def _kind(entry: Entry) -> tuple[str, str]:
     if entry["shape"] is None:
         return "bundle", "-"
-    return str(entry["dtype"]), "x".join(map(str, entry["shape"])) or "scalar"
+    return str(entry["dtype"]), _shape(entry["shape"])
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
 
 
 def _yes(value: bool) -> str:

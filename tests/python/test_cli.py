@@ -1,5 +1,6 @@
 """The command line, as a program."""
 
+import io
 import json
 import os
 import subprocess
@@ -160,3 +161,36 @@ def test_usage_errors_and_help_are_argparse_s():
     assert run("nonsense").returncode == 2
     assert "clients" in output("--help")
     assert output("--version") == f"tensorcx {cx.__version__}\n"
+
+
+def test_rm_removes_what_is_there_and_names_what_is_not(published):
+    cx.put("other", np.zeros(2))
+    error = failure("rm", "nope", "other", "neither")
+    assert "'nope', 'neither'" in error
+    assert not cx.exists("other")
+
+
+def test_stat_of_a_bundle_lists_its_parts():
+    cx.put("obs", {"image": np.zeros((2, 3), "u1"), "more": {"reward": np.float32(1)}})
+    lines = output("stat", "obs").splitlines()
+    assert any(line.split() == ["image", "uint8", "2x3", "6", "B"] for line in lines)
+    assert any(line.split() == ["more/reward", "float32", "scalar", "4", "B"] for line in lines)
+    cx.delete("obs")
+
+
+def test_get_writes_to_standard_output():
+    cx.put("x", np.arange(6, dtype="f4"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorcx", "get", "x", "-o", "-"], capture_output=True, check=True
+    )
+    assert np.load(io.BytesIO(done.stdout)).tolist() == [0, 1, 2, 3, 4, 5]
+    cx.delete("x")
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00garbage"])
+def test_put_takes_only_npy_files_with_numbers(tmp_path, content):
+    file = tmp_path / "file.npy"
+    file.write_bytes(content)
+    assert "no .npy file" in failure("put", "x", file)
+    np.savez(tmp_path / "several.npz", a=np.zeros(2), b=np.zeros(3))
+    assert "no .npy file" in failure("put", "x", tmp_path / "several.npz")
