@@ -196,7 +196,7 @@ static struct wire_entry entry_of(const struct server *server, const struct name
     uint64_t now_ms = server_now(server);
     struct wire_entry entry = {.version = name->version,
                                .storage = name->storage->id,
-                               .nbytes = name->storage->nbytes,
+                               .nbytes = storage_reach(name->storage),
                                .age_ms = now_ms - name->put_ms,
                                .holders = name->storage->holders,
                                .publisher = name->publisher,

@@ -101,6 +101,15 @@ int storage_write(struct storages *storages, struct storage *storage, const void
                                             range_offset(&storage->range), bytes, nbytes);
 }
 
+uint64_t storage_reach(const struct storage *storage) {
+    uint64_t nbytes = storage->nbytes;
+
+    for (uint32_t i = 0; i < storage->attached_count; i++) {
+        nbytes += storage->attached[i]->nbytes;
+    }
+    return nbytes;
+}
+
 int storage_attach(struct storages *storages, struct storage *storage, struct storage *other) {
     uint32_t count = storage->attached_count;
 

@@ -53,6 +53,9 @@ void storage_unref(struct storages *storages, struct storage *storage);
 int storage_write(struct storages *storages, struct storage *storage, const void *bytes,
                   uint64_t nbytes);
 
+/* Bytes of `storage` and of those attached to it: what a bundle's name keeps alive. */
+uint64_t storage_reach(const struct storage *storage);
+
 /* From now on `storage` keeps `other`, an older storage, alive. STATUS_OK; STATUS_LIMIT: all
  * together have `max` attachments; STATUS_INTERNAL. */
 int storage_attach(struct storages *storages, struct storage *storage, struct storage *other);

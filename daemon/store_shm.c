@@ -126,7 +126,10 @@ const struct store store_memfd = {.name = "memfd",
 static uint64_t room_in_dev_shm(void) {
     struct statvfs mount;
 
-    return statvfs("/dev/shm", &mount) == 0 ? (uint64_t)mount.f_bavail * mount.f_frsize : 0;
+    if (statvfs("/dev/shm", &mount) != 0 || (mount.f_flag & ST_RDONLY)) {
+        return 0;
+    }
+    return (uint64_t)mount.f_bavail * mount.f_frsize;
 }
 
 const struct store *store_choose(const char *backing, uint64_t *capacity) {

@@ -255,7 +255,7 @@ typedef struct tcx_entry {
     const char *name;
     uint64_t version;
     uint64_t storage_id;
-    uint64_t nbytes; /* of the storage */
+    uint64_t nbytes; /* of its storage, and of those that a bundle refers to */
     int is_bundle;   /* then dtype and shape mean nothing */
     int readonly;
     int ephemeral;

@@ -165,7 +165,7 @@ struct wire_get_reply {
 struct wire_entry {
     uint64_t version;
     uint64_t storage;
-    uint64_t nbytes;      /* of the storage */
+    uint64_t nbytes;      /* of the storage and of those attached to it */
     uint64_t age_ms;      /* since this version was put */
     uint64_t ttl_left_ms; /* with ENTRY_EXPIRES */
     uint64_t holders;     /* clients that hold the storage */

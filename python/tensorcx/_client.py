@@ -28,7 +28,7 @@ class Entry(TypedDict):
     is_bundle: bool
     dtype: np.dtype[Any] | None  # None: a bundle
     shape: tuple[int, ...] | None
-    nbytes: int  # of the storage
+    nbytes: int  # of its storage, and of those that a bundle refers to
     storage_id: int
     readonly: bool
     ephemeral: bool

@@ -255,3 +255,10 @@ def test_a_view_of_read_only_shared_memory_stays_read_only_when_it_is_put():
     assert cx.put("y", array).readonly and not cx.put("z", array, copy=True).readonly
     for name in cx.names():
         cx.delete(name)
+
+
+def test_the_catalog_counts_the_bytes_that_a_bundle_refers_to():
+    weights = cx.zeros((1000, 1000), "float32")
+    cx.put("model", {"weights": weights, "bias": np.zeros(10, "float32")})
+    assert cx.stat("model")["nbytes"] >= weights.nbytes + 40
+    cx.delete("model")
