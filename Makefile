@@ -82,7 +82,7 @@ $(BUILD)/bin/tensorcxd: $(DAEMON) $(PROTO)
 $(BUILD)/lib/libtensorcx.so.0: $(CLIENT) $(PROTO) client/tensorcx.map
 	$(call say,LD)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LINK) -shared -Wl,-soname,libtensorcx.so.0 -Wl,--version-script=client/tensorcx.map \
+	$(Q)$(CC) $(LINK) -shared -Wl,-soname,libtensorcx.so.0 -Wl,-z,nodelete -Wl,--version-script=client/tensorcx.map \
 	    $(if $(SANITIZE),,-Wl,-z,defs) -o $@ $(CLIENT) $(PROTO) -lpthread -ldl -lrt
 
 $(BUILD)/lib/libtensorcx.so: $(BUILD)/lib/libtensorcx.so.0
