@@ -3,12 +3,20 @@
 PYTEST := PYTHONPATH=$(BUILD)/python $(VPY) -m pytest -q -p no:cacheprovider
 
 ## check: lint, C tests under sanitizers, Python tests, packaging; under 15 minutes
-check: lint unit python-tests numpy-oldest packaging
+check: # one after the other, also with -j: tests look at what the machine has left
+	$(MAKE) lint
+	$(MAKE) unit
+	$(MAKE) python-tests
+	$(MAKE) numpy-oldest
+	$(MAKE) packaging
 
 ## check-full: check, the NumPy matrix and the long variants of the fault tests
-check-full: check numpy-matrix slow-tests
+check-full: check
+	$(MAKE) thread
+	$(MAKE) numpy-matrix
+	$(MAKE) slow-tests
 
-.PHONY: unit python-tests slow-tests numpy-oldest numpy-matrix packaging
+.PHONY: check check-full unit python-tests slow-tests numpy-oldest numpy-matrix packaging
 
 # ------------------------------------------------------------------------------------------- C
 # tests/unit/<layer>/test_*.c: each is a program of its own, linked with all objects of its layer.
