@@ -203,7 +203,8 @@ static uint64_t look(struct acceptor *acceptor, uint64_t now_ms) {
     const struct server *server = acceptor->server;
     bool is_idle = server->clients_count == 0 && server->catalog.count == 0;
 
-    if (is_idle || acceptor->restore_ms || acceptor->is_replaced) {
+    if (is_idle || acceptor->restore_ms || acceptor->is_replaced ||
+        acceptor->listener.is_inherited) {
         acceptor->look_ms = 0;
         return UINT64_MAX;
     }

@@ -250,6 +250,55 @@ int listener_open(struct listener *listener, const char *path, char ret_text[LIS
     return status;
 }
 
+static bool is_option(int fd, int option, int wanted) {
+    int value;
+    socklen_t size = sizeof value;
+
+    return getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0 && value == wanted;
+}
+
+/* The path that `fd` is bound to. */
+static int read_path(int fd, char ret_path[PATH_SIZE]) {
+    struct sockaddr_un address = {0};
+    socklen_t size = sizeof address;
+
+    if (getsockname(fd, (struct sockaddr *)&address, &size) != 0 || !address.sun_path[0] ||
+        size > sizeof address || memchr(address.sun_path, '\0', PATH_SIZE) == NULL) {
+        return -1;
+    }
+    memcpy(ret_path, address.sun_path, PATH_SIZE);
+    return 0;
+}
+
+/* listen() once more makes us, and not who bound it, the peer that clients see. */
+static int adopt(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
+                   fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 && listen(fd, BACKLOG) == 0
+               ? 0
+               : -1;
+}
+
+int listener_inherit(struct listener *listener, int fd, char ret_text[LISTEN_TEXT_SIZE]) {
+    *listener = (struct listener){.fd = fd, .lock_fd = -1, .watch_fd = -1, .is_inherited = true};
+    if (!is_option(fd, SO_DOMAIN, AF_UNIX) || !is_option(fd, SO_TYPE, SOCK_SEQPACKET) ||
+        !is_option(fd, SO_ACCEPTCONN, 1) || read_path(fd, listener->path) != 0) {
+        snprintf(ret_text, LISTEN_TEXT_SIZE,
+                 "descriptor %d, passed by LISTEN_FDS, is not a listening SOCK_SEQPACKET Unix "
+                 "socket with a path (in a socket unit: ListenSequentialPacket=/PATH)",
+                 fd);
+        close_fd(&listener->fd);
+        return STATUS_INVALID;
+    }
+    if (adopt(fd) != 0) {
+        int status = system_error(ret_text, "the passed socket cannot be used:", listener->path);
+        close_fd(&listener->fd);
+        return status;
+    }
+    return STATUS_OK;
+}
+
 static int is_same_file(const char *path, dev_t dev, ino_t ino) {
     struct stat info;
 
@@ -287,7 +336,8 @@ int listener_restore(struct listener *listener, char ret_text[LISTEN_TEXT_SIZE])
 }
 
 void listener_close(struct listener *listener) {
-    if (listener->fd >= 0 && is_same_file(listener->path, listener->dev, listener->ino)) {
+    if (listener->fd >= 0 && !listener->is_inherited &&
+        is_same_file(listener->path, listener->dev, listener->ino)) {
         unlink(listener->path);
     }
     close_fd(&listener->fd);

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "path.h"
@@ -15,8 +16,9 @@ struct listener {
     int lock_fd;  /* owned; -1: none */
     int watch_fd; /* owned: inotify on the socket's folder; -1: not to be had */
     char path[PATH_SIZE];
-    dev_t dev; /* of the socket's file, */
-    ino_t ino; /* to see whether the file is still ours */
+    dev_t dev;         /* of the socket's file, */
+    ino_t ino;         /* to see whether the file is still ours */
+    bool is_inherited; /* the socket's file is another's, who keeps it: no lock, no watch */
 };
 
 enum { LISTEN_TEXT_SIZE = PATH_TEXT_SIZE };
@@ -25,6 +27,11 @@ enum { LISTEN_TEXT_SIZE = PATH_TEXT_SIZE };
  * daemon that is ending. Returns an enum status with a text: STATUS_EXISTS when another daemon
  * answers there, and those of path.h. */
 int listener_open(struct listener *listener, const char *path, char ret_text[LISTEN_TEXT_SIZE]);
+
+/* Serves the listening socket `fd` that a service manager has bound, and keeps: a second daemon
+ * finds it served, so there is no lock. `fd` is taken over, also when it fails: STATUS_INVALID when
+ * it is no listening SOCK_SEQPACKET Unix socket with a path. */
+int listener_inherit(struct listener *listener, int fd, char ret_text[LISTEN_TEXT_SIZE]);
 
 /* Stops listening and removes the socket's file if it is still ours; the lock stays. */
 void listener_close(struct listener *listener);

@@ -13,6 +13,7 @@
 #include "options.h"
 #include "server.h"
 #include "status.h"
+#include "systemd.h"
 #include "version.h"
 
 /* Says why there will be no daemon, to whoever may be there to hear it. */
@@ -44,11 +45,12 @@ static int open_log(const struct options *options, int ready_fd) {
     return fail(ready_fd, text);
 }
 
-/* Serves until the end. */
-static int serve(const struct options *options, int ready_fd) {
+/* Serves until the end, on the socket `passed_fd` or (-1) on one of its own. */
+static int serve(const struct options *options, int passed_fd, int ready_fd) {
     struct listener listener;
     char text[LISTEN_TEXT_SIZE];
-    int status = listener_open(&listener, options->socket, text);
+    int status = passed_fd >= 0 ? listener_inherit(&listener, passed_fd, text)
+                                : listener_open(&listener, options->socket, text);
 
     if (status == STATUS_EXISTS && options->background) {
         /* Another one was faster: who wanted a daemon has one. */
@@ -69,6 +71,7 @@ static int serve(const struct options *options, int ready_fd) {
         log_warn("event=server.chdir error=\"%s\"", strerror(errno));
     }
     detach_report(ready_fd, NULL);
+    systemd_notify_ready();
     server_run(server);
     free(server);
     return 0;
@@ -92,6 +95,10 @@ int main(int argc, char **argv) {
         return 0;
     }
     int ready_fd = options.ready_fd == UINT64_MAX ? -1 : (int)options.ready_fd;
+    int passed_fd;
+    if (systemd_take_socket(&options, text, &passed_fd) < 0) {
+        return fail(ready_fd, text);
+    }
     if (options.background) {
         ready_fd = detach(ready_fd);
     }
@@ -99,5 +106,5 @@ int main(int argc, char **argv) {
     if (open_log(&options, ready_fd) != 0) {
         return 1;
     }
-    return serve(&options, ready_fd);
+    return serve(&options, passed_fd, ready_fd);
 }
