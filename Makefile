@@ -125,14 +125,19 @@ $(VENV)/.ready: tools/requirements.txt tools/requirements-nodeps.txt bootstrap
 demo: all
 	PYTHONPATH=$(BUILD)/python $(VPY) examples/embeddings.py
 
-## install: daemon, library, header and pkg-config file under PREFIX (default /usr/local)
+## install: daemon, library, header, pkg-config file, man page and user units under PREFIX (default /usr/local)
 install: native
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
+	    $(DESTDIR)$(PREFIX)/lib/systemd/user $(DESTDIR)$(PREFIX)/share/man/man8
 	install -m 755 $(BUILD)/bin/tensorcxd $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BUILD)/lib/libtensorcx.so.0 $(DESTDIR)$(PREFIX)/lib/
 	ln -sf libtensorcx.so.0 $(DESTDIR)$(PREFIX)/lib/libtensorcx.so
 	install -m 644 $(BUILD)/lib/pkgconfig/tensorcx.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
 	install -m 644 client/include/tensorcx.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 daemon/tensorcxd.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+	install -m 644 daemon/systemd/tensorcxd.socket $(DESTDIR)$(PREFIX)/lib/systemd/user/
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' daemon/systemd/tensorcxd.service \
+	    >$(DESTDIR)$(PREFIX)/lib/systemd/user/tensorcxd.service
 	$(if $(DESTDIR),,-ldconfig)
 
 ## clean: remove build/ (the virtual environment stays)

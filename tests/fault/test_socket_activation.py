@@ -199,7 +199,7 @@ WRONG = {
     "abstract": lambda folder: unix(socket.SOCK_SEQPACKET, f"\0{folder}/x"),
     "connected": lambda folder: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)[0],
     "TCP": tcp,
-    "file": lambda folder: open(f"{folder}/x", "w"),
+    "file": lambda folder: os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR)),
 }
 
 

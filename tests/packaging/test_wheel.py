@@ -109,3 +109,8 @@ def test_make_install_gives_c_users_a_working_pkg_config(source: Path, tmp_path:
     subprocess.check_call(["cc", program, *flags.split(), f"-Wl,-rpath,{prefix}/lib", "-o", binary])
     assert subprocess.check_output([binary], text=True).strip() == "0.1.0"
     assert os.access(prefix / "bin" / "tensorcxd", os.X_OK)
+    assert (prefix / "share" / "man" / "man8" / "tensorcxd.8").is_file()
+    units = prefix / "lib" / "systemd" / "user"
+    assert (units / "tensorcxd.socket").is_file()
+    service = (units / "tensorcxd.service").read_text()
+    assert f"\nExecStart={prefix}/bin/tensorcxd\n" in service
