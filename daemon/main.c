@@ -71,7 +71,9 @@ static int serve(const struct options *options, int passed_fd, int ready_fd) {
         log_warn("event=server.chdir error=\"%s\"", strerror(errno));
     }
     detach_report(ready_fd, NULL);
-    systemd_notify_ready();
+    if (!options->background) { /* else the variable is the starter's, which we are not */
+        systemd_notify_ready();
+    }
     server_run(server);
     free(server);
     return 0;

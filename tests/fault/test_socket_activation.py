@@ -244,6 +244,16 @@ def test_the_manager_is_told_once_clients_are_served(service, is_abstract, passe
     service.stop() if passed else service.process.terminate()
 
 
+def test_a_daemon_that_a_client_starts_does_not_speak_for_the_clients_service(folder):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"{folder}/notify")
+        environment = {"TENSORCX_AUTOSTART": "1", "NOTIFY_SOCKET": f"{folder}/notify"}
+        code = "cx.put('x', np.ones(3)); cx.connect().stop()"  # returns after the daemon's end
+        run_program(code, socket=f"{folder}/d.sock", env=environment)
+        with pytest.raises(BlockingIOError):
+            manager.recv(100, socket.MSG_DONTWAIT)
+
+
 @pytest.mark.parametrize("name", ["/no/such/socket", "relative", "/" + "x" * 200, "vsock:2:1"])
 def test_a_manager_that_cannot_be_told_is_only_logged(service, name):
     service.start(NOTIFY_SOCKET=name)
