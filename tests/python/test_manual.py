@@ -1,4 +1,4 @@
-"""The manual page of tensorcxd: every option of its help, with the same default, and valid mdoc."""
+"""What operators read and use: man page and table of events are whole, units valid."""
 
 import re
 import shutil
@@ -44,3 +44,12 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     )  # fmt: skip
     ours = [line for line in done.stderr.splitlines() if "tensorcxd" in line]
     assert (done.returncode, ours) == (0, []), done.stderr
+
+
+def test_every_event_of_the_log_is_explained() -> None:
+    sources = "".join(path.read_text() for path in (d.ROOT / "daemon").glob("*.c"))
+    events = set(re.findall(r'"event=([a-z.]+)', sources))
+    assert len(events) > 10
+    table = (d.ROOT / "docs" / "operations.md").read_text().partition("## The log")[2]
+    explained = set(re.findall(r"`([a-z]+\.[a-z]+)[` ]", table.partition("\n## ")[0]))
+    assert explained - {"tensorcxd.log"} == events
