@@ -1,6 +1,7 @@
 """The command line: looks into the daemon, and moves .npy and .safetensors files in and out."""
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -178,7 +179,9 @@ def _get(options: argparse.Namespace) -> None:
             " only tensors to a .npy file"
         )
     if options.output == "-":
-        np.lib.format.write_array(sys.stdout.buffer, found.numpy(), allow_pickle=False)
+        written = io.BytesIO()  # np.save() wants to seek in a file
+        np.save(written, found.numpy(), allow_pickle=False)
+        sys.stdout.buffer.write(written.getbuffer())
         return
     with open(options.output, "wb") as file:  # np.save() would append .npy to a name
         np.save(file, found.numpy(), allow_pickle=False)

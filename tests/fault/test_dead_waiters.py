@@ -72,6 +72,8 @@ def test_a_waiter_in_the_package_is_killed(daemon):
 
 def test_a_waiter_can_be_interrupted_from_the_keyboard(daemon):
     code = """
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     say("go")
     try:
         cx.get("never", timeout=600)

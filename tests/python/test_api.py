@@ -358,8 +358,13 @@ def test_a_ttl_takes_the_name_away():
 
 
 def test_ctrl_c_ends_a_waiting_get():
+    # Set, since who runs tests in the background may ignore it.
+    program = (
+        "import signal, tensorcx as cx; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "cx.get('never', timeout=None)"
+    )
     waiter = subprocess.Popen(
-        [sys.executable, "-c", "import tensorcx as cx; cx.get('never', timeout=None)"],
+        [sys.executable, "-c", program],
         stderr=subprocess.PIPE,
         text=True,
     )
