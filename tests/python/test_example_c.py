@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import daemon as d
 
@@ -28,3 +29,15 @@ def test_a_c_program_and_python_share_one_tensor(tmp_path):
     )
     assert "python saw [[100.0, 101.0, 102.0], [103.0, 104.0, 105.0]]" in run.stdout
     assert "first pixel: 100, last pixel: 105, sum: 615" in run.stdout
+
+
+def test_alone_it_waits_for_a_python_process_that_somebody_else_starts(tmp_path):
+    build(tmp_path / "share")
+    with subprocess.Popen([tmp_path / "share"], stdout=subprocess.PIPE, text=True) as alone:
+        assert "now run" in alone.stdout.readline()
+        children = Path(f"/proc/{alone.pid}/task/{alone.pid}/children")
+        subprocess.run([sys.executable, EXAMPLES / "share.py"], check=True, timeout=120)
+        assert not children.exists() or children.read_text() == ""
+        output, _ = alone.communicate(timeout=120)
+    assert alone.returncode == 0
+    assert "sum: 615" in output
