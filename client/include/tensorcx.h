@@ -13,6 +13,7 @@
  *
  * Returns. Functions that can fail return TCX_OK (0) or another tcx_status; outputs (`ret_`) are
  * untouched on failure. tcx_error() then says what was asked, what the limit is and what to do.
+ * Outputs, objects and callbacks must not be NULL, except where a function says that they may.
  *
  * Threads. Every function may be called from any thread at any time, on the same objects too,
  * except that an object must not be used after the call that gives up the last reference to it.
