@@ -16,10 +16,6 @@ _Static_assert(sizeof(struct encoded) == 24, "no padding");
 _Static_assert(WIRE_DESC_MAX == sizeof(struct encoded) + DESC_NDIM_MAX * 2 * sizeof(int64_t),
                "one limit");
 
-size_t desc_encoded_nbytes(const struct desc *desc) {
-    return sizeof(struct encoded) + (size_t)desc->ndim * 2 * sizeof(int64_t);
-}
-
 size_t desc_encode(const struct desc *desc, void *ret_bytes) {
     struct encoded head = {desc->dtype, desc->device_type, desc->flags, desc->ndim,
                            desc->byte_offset};

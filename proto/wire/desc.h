@@ -34,10 +34,7 @@ struct desc {
     int64_t strides[DESC_NDIM_MAX]; /* in elements */
 };
 
-/* Bytes of the encoded form: 24 + 16 * ndim. */
-size_t desc_encoded_nbytes(const struct desc *desc);
-
-/* Writes the encoded form, desc_encoded_nbytes() bytes, and returns their number. */
+/* Writes the encoded form and returns its size, 24 + 16 * ndim bytes. */
 size_t desc_encode(const struct desc *desc, void *ret_bytes);
 
 /* Reads one description from exactly `nbytes` bytes. NULL, or a text that says what is wrong. */

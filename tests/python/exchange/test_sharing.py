@@ -22,6 +22,7 @@ ARRAYS = {
     "empty inside": np.empty((2, 0, 5), np.int32),
 }
 EVERY = pytest.mark.parametrize("source", ARRAYS.values(), ids=ARRAYS.keys())
+NOT_EMPTY = pytest.mark.parametrize("source", [array for array in ARRAYS.values() if array.size])
 
 
 def test_the_snippet_of_the_specification():
@@ -52,11 +53,9 @@ def test_sharing_means_the_same_address(source, copy):
             assert np.shares_memory(view, array)
 
 
-@EVERY
+@NOT_EMPTY
 def test_all_writable_owners_see_each_others_changes(source):
     array = source.copy()
-    if not array.size:
-        pytest.skip("nothing to write")
     one, two = cx.from_dlpack(array), cx.from_dlpack(array)
     writers = [array, np.asarray(one), np.asarray(two)]
     if WRITABLE_IMPORT:

@@ -100,7 +100,6 @@ def test_threads_share_one_name():
 
 SUBINTERPRETER = """
 import threading
-import _xxsubinterpreters as interpreters
 
 script = '''
 import sys
@@ -119,14 +118,18 @@ else:
     print("worked")
 sys.stdout.flush()
 '''
-one = interpreters.create(isolated=False)
+try:
+    import _interpreters as interpreters
+    one = interpreters.create("legacy")
+except ImportError:  # before Python 3.13
+    import _xxsubinterpreters as interpreters
+    one = interpreters.create(isolated=False)
 interpreters.run_string(one, script)
 interpreters.destroy(one)
 print("main goes on", flush=True)
 """
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the module has another name there")
 def test_a_second_interpreter_works_or_refuses_cleanly():
     """NumPy itself may refuse to be loaded there; nothing ever crashes. (The memory is ours: the
     deleter of NumPy's own arrays does not support a second interpreter.)"""
