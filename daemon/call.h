@@ -51,7 +51,7 @@ int call_broken(struct call *call, const char *rule);
 #define CALL(NAME, name, opcode, state, request_tail, reply_tail, fds)      \
     int handle_##name(struct call *call, const struct wire_##name *request, \
                       struct wire_##name##_reply *reply);
-#define NOTE(NAME, name, opcode, state, tail) \
+#define NOTE(NAME, name, opcode, state, tail, fds) \
     int handle_##name(struct call *call, const struct wire_##name *request);
 #include "messages.def"
 #undef CALL

@@ -12,7 +12,7 @@
 union reply {
 #define CALL(NAME, name, opcode, state, request_tail, reply_tail, fds) \
     struct wire_##name##_reply name;
-#define NOTE(NAME, name, opcode, state, tail)
+#define NOTE(NAME, name, opcode, state, tail, fds)
 #include "messages.def"
 #undef CALL
 #undef NOTE
@@ -24,7 +24,7 @@ typedef int (*handler_fn)(struct call *call, union reply *reply);
     static int run_##name(struct call *call, union reply *reply) {     \
         return handle_##name(call, call->body, &reply->name);          \
     }
-#define NOTE(NAME, name, opcode, state, tail)                      \
+#define NOTE(NAME, name, opcode, state, tail, fds)                 \
     static int run_##name(struct call *call, union reply *reply) { \
         (void)reply;                                               \
         return handle_##name(call, call->body);                    \
@@ -35,7 +35,7 @@ typedef int (*handler_fn)(struct call *call, union reply *reply);
 
 static const handler_fn handlers[] = {
 #define CALL(NAME, name, opcode, state, request_tail, reply_tail, fds) [opcode] = run_##name,
-#define NOTE(NAME, name, opcode, state, tail)                          [opcode] = run_##name,
+#define NOTE(NAME, name, opcode, state, tail, fds)                     [opcode] = run_##name,
 #include "messages.def"
 #undef CALL
 #undef NOTE

@@ -1,5 +1,5 @@
 /*
- * handle_connection.c - HELLO and CANCEL
+ * handle_connection.c - HELLO, CANCEL, FORK
  *
  * HELLO is where a connection is refused, with a reason the user can act on.
  */
@@ -103,6 +103,12 @@ int handle_hello(struct call *call, const struct wire_hello *request,
     call->reply_tail_nbytes = strlen(TENSORCX_VERSION);
     call->reply_fd = fd;
     call->reply_fd_is_ours = true;
+    return STATUS_OK;
+}
+
+int handle_fork(struct call *call, const struct wire_fork *request) {
+    (void)call;
+    (void)request;
     return STATUS_OK;
 }
 

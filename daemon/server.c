@@ -113,6 +113,7 @@ static void stop(struct server *server) {
                      true);
     }
     catalog_fini(&server->catalog);
+    tickets_fini(&server->tickets);
     close_handle(&loop->timer);
     close_handle(&loop->terminate);
     close_handle(&loop->interrupt);
@@ -214,6 +215,8 @@ static void init_nouns(struct server *server) {
     server->catalog = (struct catalog){
         .storages = &server->storages, .ready = &server->ready, .max = options->max_names};
     catalog_init(&server->catalog);
+    server->tickets.storages = &server->storages;
+    tickets_init(&server->tickets);
 }
 
 int server_init(struct server *server, const struct options *options,

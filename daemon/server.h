@@ -18,6 +18,7 @@
 #include "options.h"
 #include "segment.h"
 #include "storage.h"
+#include "ticket.h"
 #include "worker.h"
 
 struct client;
@@ -35,6 +36,7 @@ struct server {
     bool is_short_of_shm; /* the capacity is what /dev/shm had room for */
     struct storages storages;
     struct catalog catalog;
+    struct tickets tickets;
 
     struct list clients;    /* of struct client, by id; owned */
     struct list gone;       /* of struct client, to be freed before the loop goes on; owned */

@@ -11,10 +11,11 @@ static const struct wire_rule rules[] = {
      .request_tail = (request_tail_max),                              \
      .reply_size = sizeof(struct wire_##n##_reply),                   \
      .reply_tail = (reply_tail_max)},
-#define NOTE(NAME, n, opc, st, tail_max)      \
+#define NOTE(NAME, n, opc, st, tail_max, fds) \
     {.name = #NAME,                           \
      .opcode = (opc),                         \
      .state = WIRE_##st,                      \
+     .request_fds = (fds),                    \
      .request_size = sizeof(struct wire_##n), \
      .request_tail = (tail_max)},
 #include "messages.def"
@@ -32,10 +33,11 @@ static const struct wire_rule rules[] = {
                        WIRE_MESSAGE_MAX,                                                        \
                    #NAME);                                                                      \
     _Static_assert((fds) <= WIRE_FDS_MAX, #NAME);
-#define NOTE(NAME, n, opc, st, tail_max)                                                \
+#define NOTE(NAME, n, opc, st, tail_max, fds)                                           \
     _Static_assert(sizeof(struct wire_header) + sizeof(struct wire_##n) + (tail_max) <= \
                        WIRE_MESSAGE_MAX,                                                \
-                   #NAME);
+                   #NAME);                                                              \
+    _Static_assert((fds) <= WIRE_FDS_MAX, #NAME);
 #include "messages.def"
 #undef CALL
 #undef NOTE
@@ -79,7 +81,7 @@ const char *wire_check_request(const struct wire_header *header, size_t nbytes, 
     if (!size_fits(nbytes - sizeof *header, rule->request_size, rule->request_tail)) {
         return "wrong body size";
     }
-    if (nfds != 0) {
+    if (nfds > rule->request_fds) {
         return "descriptors where none belong";
     }
     if ((header->request != 0) != rule->is_call) {

@@ -14,7 +14,7 @@
 enum message {
 #define CALL(NAME, name, opcode, state, request_tail, reply_tail, reply_fds) \
     MESSAGE_##NAME = (opcode),
-#define NOTE(NAME, name, opcode, state, tail) MESSAGE_##NAME = (opcode),
+#define NOTE(NAME, name, opcode, state, tail, fds) MESSAGE_##NAME = (opcode),
 #include "messages.def"
 #undef CALL
 #undef NOTE
@@ -27,8 +27,8 @@ struct wire_rule {
     const char *name;
     uint16_t opcode;
     uint8_t is_call;
-    uint8_t state;     /* enum wire_state */
-    uint8_t reply_fds; /* most descriptors */
+    uint8_t state;                  /* enum wire_state */
+    uint8_t request_fds, reply_fds; /* most descriptors */
     uint32_t request_size, request_tail;
     uint32_t reply_size, reply_tail;
 };

@@ -73,6 +73,10 @@ struct wire_cancel {
     uint32_t reserved;
 };
 
+struct wire_fork {
+    uint64_t reserved;
+}; /* descriptor: the fork page (none: the client could not make one) */
+
 struct wire_alloc {
     uint64_t nbytes;
     uint32_t device_type; /* as in DLPack; 1 is the CPU */
@@ -203,6 +207,23 @@ struct wire_list_reply {
     uint32_t more; /* 1: ask again with `after` = the last name */
 }; /* tail: per entry a wire_entry, description, name, zeroes up to a multiple of 8; sorted by name
     */
+
+struct wire_ticket {
+    uint64_t storage;
+};
+
+struct wire_ticket_reply {
+    uint64_t ticket; /* never 0, never used twice */
+};
+
+struct wire_redeem {
+    uint64_t ticket;
+    uint64_t storage; /* that it was made for */
+};
+
+struct wire_redeem_reply {
+    struct wire_grant grant;
+};
 
 struct wire_stats {
     uint64_t reserved;

@@ -136,7 +136,15 @@ class Message:
     request_tail: int
     reply: Layout | None = None
     reply_tail: int = 0
-    reply_fds: int = 0
+    fds: int = 0  # with the reply of a call, or with a note
+
+    @property
+    def request_fds(self) -> int:
+        return 0 if self.is_call else self.fds
+
+    @property
+    def reply_fds(self) -> int:
+        return self.fds if self.is_call else 0
 
     def __str__(self) -> str:
         return self.name
@@ -156,9 +164,10 @@ def read_messages() -> dict[str, Message]:
             evaluate(reply_tail, CONSTANTS),
             int(fds),
         )
-    for name, lower, opcode, state, tail in rows("messages.def", "NOTE"):
+    for name, lower, opcode, state, tail, fds in rows("messages.def", "NOTE"):
         layout = STRUCTS[f"wire_{lower}"]
-        messages[name] = Message(name, int(opcode), state, False, layout, evaluate(tail, CONSTANTS))
+        tail_max = evaluate(tail, CONSTANTS)
+        messages[name] = Message(name, int(opcode), state, False, layout, tail_max, fds=int(fds))
     return messages
 
 

@@ -20,7 +20,7 @@ def nothing_left():
 def test_a_message_has_a_section(message):
     section = SECTIONS[message.name]
     assert section.startswith(f"Opcode {message.opcode}, {'call' if message.is_call else 'note'}")
-    assert ("with a descriptor" in section.lower()) == bool(message.reply_fds)
+    assert ("with a descriptor" in section.lower()) == bool(message.fds)
 
 
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=str)
