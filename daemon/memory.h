@@ -7,8 +7,10 @@
 #include <stdint.h>
 
 /* Bytes that the kernel calls available, or that the cgroup of this process (v1 or v2) still
- * allows, whichever is less. *ret_limit is a static text that names the limit. */
-uint64_t memory_available(const char **ret_limit);
+ * allows, whichever is less, but not the last sixteenth of it all (of it, at most 256 MiB);
+ * UINT64_MAX where neither is to be had. *ret_limit is a static text that names the limit. `root`
+ * is what /proc and /sys lie below: "" but in tests. */
+uint64_t memory_available(const char *root, const char **ret_limit);
 
 /* The path of the cgroup that limits our memory, "?" when unknown. */
-void memory_cgroup(char *ret_path, size_t size);
+void memory_cgroup(const char *root, char *ret_path, size_t size);

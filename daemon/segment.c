@@ -245,7 +245,7 @@ static void commit_step(struct segment *segment) {
 /* Bytes that may still be committed beyond what is being committed already. Not the last ones: that
  * is when the kernel begins to kill. */
 static uint64_t memory_left(const struct segments *segments, const char **ret_limit) {
-    uint64_t share = memory_available(ret_limit) / 100 * SHARE_PERCENT;
+    uint64_t share = memory_available(segments->root, ret_limit) / 100 * SHARE_PERCENT;
 
     return share - least(share, segments->committing);
 }

@@ -52,6 +52,7 @@ struct segments {
     void (*failed)(void *owner, struct segment *segment, const struct shortage *shortage);
     void *owner;                  /* borrowed: of `failed`, which answers segment->waiters */
     uint64_t (*now)(void *owner); /* milliseconds */
+    const char *root;             /* borrowed: as for memory_available() */
 
     struct table by_id;   /* owned: committing and live ones */
     struct ranges ranges; /* of live slabs */

@@ -194,7 +194,7 @@ static int open_loop(struct server *server) {
 static void init_nouns(struct server *server) {
     const struct options *options = server->options;
     const char *limit;
-    uint64_t capacity = options->capacity ? options->capacity : memory_available(&limit) / 2;
+    uint64_t capacity = options->capacity ? options->capacity : memory_available("", &limit) / 2;
     uint64_t wanted = capacity;
     const struct store *store = store_choose(options->backing, &capacity);
 
@@ -205,6 +205,7 @@ static void init_nouns(struct server *server) {
                                          .failed = dispatch_shortage,
                                          .now = now_of,
                                          .owner = server,
+                                         .root = "",
                                          .capacity = capacity,
                                          .warm_ms = options->warm_ms};
     server->is_short_of_shm = capacity < wanted;
@@ -242,7 +243,7 @@ int server_init(struct server *server, const struct options *options,
     server->started_ms = server_now(server);
     init_nouns(server);
     acceptor_start(&server->acceptor, server, listener);
-    memory_cgroup(cgroup, sizeof cgroup);
+    memory_cgroup("", cgroup, sizeof cgroup);
     log_info("event=server.start pid=%d version=%s socket=%s backing=%s capacity=%" PRIu64
              " cgroup=%s",
              (int)getpid(), TENSORCX_VERSION, server->acceptor.listener.path,

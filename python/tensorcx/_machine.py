@@ -106,10 +106,10 @@ class Cgroup(NamedTuple):
         return max(self.limit - self.used, 0)
 
 
-_FILES = {  # of each version: where, limit, usage, what of it the kernel gives up when asked
-    1: ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+_FILES = {  # of each version: where, limits, usage, what of it the kernel gives up when asked
+    1: ("/sys/fs/cgroup/memory", ["memory.limit_in_bytes"], "memory.usage_in_bytes",
         "total_inactive_file"),
-    2: ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    2: ("/sys/fs/cgroup", ["memory.max", "memory.high"], "memory.current", "inactive_file"),
 }  # fmt: skip
 
 
@@ -120,16 +120,17 @@ def cgroup_of(pid: int | str = "self", root: str = "") -> Cgroup | None:
     if found is None:
         return None
     version, path = found
-    top, *files = _FILES[version]
+    top, limits, usage, reclaimable = _FILES[version]
     tightest = Cgroup(version, path, None, 0, 0)
     # In a container the path may be the host's, and only the top is there.
     for below in (Path(path), *Path(path).parents):
         folder = f"{root}{top}{below}".rstrip("/")
-        limit = number(f"{folder}/{files[0]}")
-        if limit is None or limit >= UNLIMITED:
+        numbers = (number(f"{folder}/{name}") for name in limits)
+        limit = min((n for n in numbers if n is not None), default=UNLIMITED)
+        if limit >= UNLIMITED:
             continue
-        cache = _after(read(f"{folder}/memory.stat"), files[2]) or 0
-        used = max((number(f"{folder}/{files[1]}") or 0) - cache, 0)
+        cache = _after(read(f"{folder}/memory.stat"), reclaimable) or 0
+        used = max((number(f"{folder}/{usage}") or 0) - cache, 0)
         found_here = Cgroup(version, path, folder.removeprefix(root), limit, used)
         if tightest.folder is None or found_here.room < tightest.room:
             tightest = found_here

@@ -408,6 +408,9 @@ def test_the_tightest_limit_above_a_process_counts_version_2(tmp_path):
     found = machine.cgroup_of(root=str(tmp_path))
     assert found[:3] == (2, "/user.slice/app.scope", "/sys/fs/cgroup/user.slice")
     assert (found.limit, found.used, found.room) == (100 * MiB, 70 * MiB, 30 * MiB)
+    lay(tmp_path, {"sys/fs/cgroup/user.slice/memory.high": f"{90 * MiB}\n"})
+    found = machine.cgroup_of(root=str(tmp_path))
+    assert (found.limit, found.room) == (90 * MiB, 20 * MiB)
 
 
 def test_the_tightest_limit_above_a_process_counts_version_1(tmp_path):

@@ -93,6 +93,7 @@ static void setup(struct fixture *f, uint64_t capacity, uint64_t machine) {
                                     .failed = on_failed,
                                     .now = now,
                                     .owner = f,
+                                    .root = "",
                                     .capacity = capacity,
                                     .warm_ms = 1000};
     segments_init(&f->segments);
