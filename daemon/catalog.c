@@ -171,6 +171,7 @@ static struct name *name_create(const struct put *put) {
 
     if (name) {
         *name = (struct name){.storage = put->storage,
+                              .account = put->account,
                               .put_ms = put->now_ms,
                               .publisher = put->publisher,
                               .nbytes = (uint16_t)put->name_nbytes,
@@ -183,6 +184,7 @@ static struct name *name_create(const struct put *put) {
 
 static void add(struct catalog *catalog, struct name *name) {
     storage_ref(name->storage);
+    account_charge(name->account, ACCOUNT_NAMES, 1);
     tree_insert(&catalog->names, &(struct key){name->bytes, name->nbytes}, &name->by_name);
     name->version = ++catalog->version;
     catalog->count++;
@@ -219,6 +221,7 @@ void catalog_delete(struct catalog *catalog, struct name *name) {
     tree_remove(&catalog->names, &(struct key){name->bytes, name->nbytes}, &name->by_name);
     catalog->count--;
     storage_unref(catalog->storages, name->storage);
+    account_return(name->account, ACCOUNT_NAMES, 1);
     free(name);
 }
 

@@ -28,6 +28,7 @@ struct lease {
 struct name {
     struct tree_node by_name; /* catalog::names */
     struct storage *storage;  /* one reference of ours */
+    struct account *account;  /* of whoever put it; it is charged */
     struct lease *lease;      /* owned; NULL: none */
     uint64_t version;
     uint64_t put_ms;
@@ -65,6 +66,7 @@ struct put {
     const void *desc;
     size_t desc_nbytes;
     struct storage *storage; /* borrowed; the catalog takes a reference of its own */
+    struct account *account; /* is charged */
     uint64_t now_ms, ttl_ms; /* ttl 0: none */
     struct list *owner;      /* ephemeral: catalog_drop() of this list ends the name. NULL: not */
     uint32_t publisher;

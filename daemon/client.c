@@ -81,6 +81,7 @@ void client_close(struct client *client, const char *reason, bool gone) {
     client->state = CLIENT_GONE;
     catalog_drop(&server->catalog, &client->names);
     holds_fini(&client->holds, &server->storages);
+    account_leave(client->account);
     server->clients_count--;
     list_remove(&client->link);
     list_append(&server->gone, &client->link);
@@ -281,10 +282,12 @@ static int identify(struct client *client) {
 
 struct client *client_open(struct server *server, int fd, const char *refused) {
     struct client *client = calloc(1, sizeof *client);
+    struct account *account = account_create();
     uv_poll_t *poll = malloc(sizeof *poll);
 
-    if (!client || !poll || uv_poll_init(server->uv, poll, fd) != 0) {
+    if (!client || !account || !poll || uv_poll_init(server->uv, poll, fd) != 0) {
         log_error("event=client.open error=\"no memory\"");
+        free(account);
         free(client);
         free(poll);
         close(fd);
@@ -294,6 +297,7 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
     client->poll = poll;
     client->fd = fd;
     client->server = server;
+    client->account = account;
     client->refused = refused;
     client->id = ++server->next_client;
     client->opened_ms = server_now(server);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "account.h"
 #include "codec.h"
 #include "connection.h"
 #include "hold.h"
@@ -42,6 +43,7 @@ struct client {
     uint64_t output_nbytes;
     unsigned descriptors; /* sent, and perhaps not received yet */
 
+    struct account *account; /* owned together with what it made */
     struct holds holds;
     struct list names;  /* of struct lease: names that end with this client */
     struct list parked; /* of struct parked: calls that wait */

@@ -8,6 +8,7 @@
 #include "desc.h"
 #include "handle.h"
 #include "name.h"
+#include "quota.h"
 
 /* The tail of PUBLISH and PUT, taken apart; borrowed from the message. */
 struct named {
@@ -78,17 +79,24 @@ static int check_named(struct call *call, const struct named *named, uint64_t st
 static int publish(struct call *call, const struct named *named, struct storage *storage,
                    uint64_t *ret_version) {
     struct catalog *catalog = &call->server->catalog;
+    struct account *account = call->client->account;
+    const struct name *old = catalog_find(catalog, named->name, named->name_nbytes);
     struct put put = {.name = named->name,
                       .name_nbytes = named->name_nbytes,
                       .desc = named->desc,
                       .desc_nbytes = named->desc_nbytes,
                       .storage = storage,
+                      .account = account,
                       .now_ms = server_now(call->server),
                       .ttl_ms = named->ttl_ms,
                       .owner = named->flags & PUT_EPHEMERAL ? &call->client->names : NULL,
                       .publisher = (uint32_t)call->client->pid};
-    int r = catalog_put(catalog, &put, ret_version);
+    int r = old && old->account == account ? STATUS_OK : quota_check(call, ACCOUNT_NAMES, 1);
 
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = catalog_put(catalog, &put, ret_version);
     if (r == STATUS_LIMIT) {
         return call_fail(call, r, "there are %" PRIu64 " names already: the limit is --max-names",
                          catalog->count);

@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "handle.h"
+#include "quota.h"
 #include "shortage.h"
 
 static struct wire_grant grant_of(const struct storage *storage) {
@@ -34,8 +35,14 @@ int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage
     if (call->shortage) {
         return shortage_text(call->server, nbytes, call->shortage, call->text);
     }
-    int r = storage_create(storages, nbytes, ret_storage, &wait, &shortage);
-
+    int r = quota_check(call, ACCOUNT_STORAGES, 1);
+    if (r == STATUS_OK) {
+        r = quota_check(call, ACCOUNT_BYTES, nbytes);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = storage_create(storages, call->client->account, nbytes, ret_storage, &wait, &shortage);
     switch (r) {
     case -EAGAIN:
         return call_wait(call, wait);
@@ -151,23 +158,11 @@ int handle_hold(struct call *call, const struct wire_hold *request, struct wire_
     return STATUS_OK;
 }
 
-int handle_attach(struct call *call, const struct wire_attach *request,
-                  struct wire_attach_reply *reply) {
-    struct storages *storages = &call->server->storages;
-    struct holds *holds = &call->client->holds;
-    struct storage *storage = storage_find(storages, request->storage);
-    int count = count_ids(call);
-
-    (void)reply;
-    if (count < 0) {
-        return call_broken(call, "ATTACH: the tail is no list of ids");
-    }
-    if (!storage || !holds_have(holds, storage)) {
-        return stale(call, request->storage);
-    }
+/* Whether `count` storages of the tail may be attached to `storage`. */
+static int check_attach(struct call *call, const struct storage *storage, int count) {
     for (int i = 0; i < count; i++) {
-        struct storage *other = storage_find(storages, id_at(call, i));
-        if (!other || !holds_have(holds, other)) {
+        const struct storage *other = storage_find(&call->server->storages, id_at(call, i));
+        if (!other || !holds_have(&call->client->holds, other)) {
             return stale(call, id_at(call, i));
         }
         if (other->id >= storage->id) {
@@ -177,8 +172,31 @@ int handle_attach(struct call *call, const struct wire_attach *request,
                              other->id, storage->id);
         }
     }
-    for (int i = 0; i < count; i++) {
-        int r = storage_attach(storages, storage, storage_find(storages, id_at(call, i)));
+    if (storage->account != call->client->account) {
+        return call_fail(call, STATUS_INVALID,
+                         "another client has made storage %" PRIu64
+                         ": only that one can attach others to it",
+                         storage->id);
+    }
+    return quota_check(call, ACCOUNT_ATTACHMENTS, (uint64_t)count);
+}
+
+int handle_attach(struct call *call, const struct wire_attach *request,
+                  struct wire_attach_reply *reply) {
+    struct storages *storages = &call->server->storages;
+    struct storage *storage = storage_find(storages, request->storage);
+    int count = count_ids(call);
+
+    (void)reply;
+    if (count < 0) {
+        return call_broken(call, "ATTACH: the tail is no list of ids");
+    }
+    if (!storage || !holds_have(&call->client->holds, storage)) {
+        return stale(call, request->storage);
+    }
+    int r = check_attach(call, storage, count);
+    for (int i = 0; i < count && r == STATUS_OK; i++) {
+        r = storage_attach(storages, storage, storage_find(storages, id_at(call, i)));
         if (r == STATUS_LIMIT) {
             return call_fail(call, r,
                              "%" PRIu64 " storages are attached to others: the limit is "
@@ -189,7 +207,7 @@ int handle_attach(struct call *call, const struct wire_attach *request,
             return call_no_books(call);
         }
     }
-    return STATUS_OK;
+    return r;
 }
 
 int handle_alive(struct call *call, const struct wire_alive *request,

@@ -13,7 +13,8 @@ struct options {
     const char *backing;
     uint64_t warm_ms, idle_exit_ms;
     uint64_t max_clients, max_storages, max_names, max_output, max_waiting;
-    const char *log; /* file; NULL: stderr */
+    uint64_t client_bytes, client_storages, client_names, client_tickets; /* 0: no limit */
+    const char *log;                                                      /* file; NULL: stderr */
     const char *log_level;
     bool background;
     uint64_t ready_fd; /* UINT64_MAX: none */

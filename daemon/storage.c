@@ -24,8 +24,9 @@ static void storage_free(struct storages *storages, struct storage *storage) {
     }
 }
 
-int storage_create(struct storages *storages, uint64_t nbytes, struct storage **ret_storage,
-                   struct waitlist **ret_wait, struct shortage *ret_shortage) {
+int storage_create(struct storages *storages, struct account *account, uint64_t nbytes,
+                   struct storage **ret_storage, struct waitlist **ret_wait,
+                   struct shortage *ret_shortage) {
     if (storages->by_id.count >= storages->max) {
         return STATUS_LIMIT;
     }
@@ -42,11 +43,14 @@ int storage_create(struct storages *storages, uint64_t nbytes, struct storage **
     }
     storage->id = storages->next_id + 1;
     storage->nbytes = nbytes;
+    storage->account = account;
     storage->references = 1;
     if (table_set(&storages->by_id, storage->id, storage) < 0) {
         storage_free(storages, storage);
         return STATUS_INTERNAL;
     }
+    account_charge(account, ACCOUNT_STORAGES, 1);
+    account_charge(account, ACCOUNT_BYTES, nbytes);
     storages->next_id++;
     storages->bytes += nbytes;
     *ret_storage = storage;
@@ -87,6 +91,9 @@ void storage_unref(struct storages *storages, struct storage *storage) {
             drop(storages, storage->attached[i], &dead);
         }
         storages->attachments -= storage->attached_count;
+        account_return(storage->account, ACCOUNT_ATTACHMENTS, storage->attached_count);
+        account_return(storage->account, ACCOUNT_BYTES, storage->nbytes);
+        account_return(storage->account, ACCOUNT_STORAGES, 1);
         storage_free(storages, storage);
     }
 }
@@ -128,6 +135,7 @@ int storage_attach(struct storages *storages, struct storage *storage, struct st
     }
     storage->attached[storage->attached_count++] = other;
     storages->attachments++;
+    account_charge(storage->account, ACCOUNT_ATTACHMENTS, 1);
     storage_ref(other);
     return STATUS_OK;
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "account.h"
 #include "range.h"
 #include "segment.h"
 #include "table.h"
@@ -21,6 +22,7 @@ struct storage {
         struct storage *next; /* once dead: another dead one */
     };
     uint64_t nbytes;
+    struct account *account;   /* of whoever made it; it is charged */
     struct storage **attached; /* owned array; one reference to each: older storages */
     uint32_t attached_count;
     uint32_t references;
@@ -38,10 +40,11 @@ struct storages {
 void storages_init(struct storages *storages);
 void storages_fini(struct storages *storages);
 
-/* Makes a storage; the reference in *ret_storage is the caller's. STATUS_LIMIT (`max`),
- * STATUS_INTERNAL (no memory for the books), else as segments_take(). */
-int storage_create(struct storages *storages, uint64_t nbytes, struct storage **ret_storage,
-                   struct waitlist **ret_wait, struct shortage *ret_shortage);
+/* Makes a storage and charges it to `account`; the reference in *ret_storage is the caller's.
+ * STATUS_LIMIT (`max`), STATUS_INTERNAL (no memory for the books), else as segments_take(). */
+int storage_create(struct storages *storages, struct account *account, uint64_t nbytes,
+                   struct storage **ret_storage, struct waitlist **ret_wait,
+                   struct shortage *ret_shortage);
 
 /* Borrowed, or NULL. */
 struct storage *storage_find(const struct storages *storages, uint64_t id);

@@ -9,6 +9,7 @@ struct fixture {
     struct segments segments;
     struct storages storages;
     struct catalog catalog;
+    struct account account;
     struct list ready;
     struct storage *storage; /* one reference of ours */
     uint64_t now_ms;
@@ -18,16 +19,20 @@ static void setup(struct fixture *f) {
     struct waitlist *wait;
     struct shortage shortage;
 
-    *f = (struct fixture){.storages = {.segments = &f->segments, .max = 1000}, .now_ms = 1};
+    *f = (struct fixture){.storages = {.segments = &f->segments, .max = 1000},
+                          .account = {.has_client = true},
+                          .now_ms = 1};
     f->catalog = (struct catalog){.storages = &f->storages, .ready = &f->ready, .max = 1000};
     list_init(&f->ready);
     storages_init(&f->storages);
     catalog_init(&f->catalog);
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, 0, &f->storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_OK,
+              storage_create(&f->storages, &f->account, 0, &f->storage, &wait, &shortage));
 }
 
 static void teardown(struct fixture *f) {
     catalog_fini(&f->catalog);
+    EXPECT_EQ(0, f->account.used[ACCOUNT_NAMES]);
     storage_unref(&f->storages, f->storage);
     storages_fini(&f->storages);
 }
@@ -38,6 +43,7 @@ static struct put put_of(struct fixture *f, const char *name) {
                         .desc = "desc",
                         .desc_nbytes = 4,
                         .storage = f->storage,
+                        .account = &f->account,
                         .now_ms = f->now_ms};
 }
 

@@ -34,6 +34,10 @@ TEST(without_options_there_are_the_documented_defaults) {
     EXPECT_EQ(4096, options.max_clients);
     EXPECT_EQ(1 << 20, options.max_storages);
     EXPECT_EQ(1 << 20, options.max_names);
+    EXPECT_EQ(0, options.client_bytes);
+    EXPECT_EQ(0, options.client_storages);
+    EXPECT_EQ(0, options.client_names);
+    EXPECT_EQ(65536, options.client_tickets);
     EXPECT_TRUE(options.ready_fd == UINT64_MAX);
     EXPECT_TRUE(!options.background && !options.help && !options.version);
 }

@@ -12,11 +12,13 @@ enum { LIMIT = 200000 };
 struct fixture {
     struct segments segments;
     struct storages storages;
+    struct account account;
     struct holds alice, bob;
 };
 
 static void setup(struct fixture *f) {
-    *f = (struct fixture){.storages = {.segments = &f->segments, .max = LIMIT}};
+    *f = (struct fixture){.storages = {.segments = &f->segments, .max = LIMIT},
+                          .account = {.has_client = true}};
     storages_init(&f->storages);
     holds_init(&f->alice);
     holds_init(&f->bob);
@@ -27,6 +29,9 @@ static void teardown(struct fixture *f) {
     holds_fini(&f->alice, &f->storages);
     holds_fini(&f->bob, &f->storages);
     storages_fini(&f->storages);
+    EXPECT_EQ(0, f->account.used[ACCOUNT_BYTES]);
+    EXPECT_EQ(0, f->account.used[ACCOUNT_STORAGES]);
+    EXPECT_EQ(0, f->account.used[ACCOUNT_ATTACHMENTS]);
 }
 
 /* A new storage with one reference of the caller's. */
@@ -35,7 +40,7 @@ static struct storage *given_storage(struct fixture *f) {
     struct waitlist *wait;
     struct shortage shortage;
 
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->account, 0, &storage, &wait, &shortage));
     return storage;
 }
 
@@ -85,7 +90,7 @@ TEST(a_limit_on_storages_is_kept) {
     f.storages.max = 1;
     struct storage *only = given_storage(&f);
 
-    EXPECT_EQ(STATUS_LIMIT, storage_create(&f.storages, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_LIMIT, storage_create(&f.storages, &f.account, 0, &storage, &wait, &shortage));
     storage_unref(&f.storages, only);
     storage_unref(&f.storages, given_storage(&f));
     teardown(&f);
@@ -182,6 +187,7 @@ TEST(a_long_chain_of_attachments_ends_without_recursion) {
         last = next;
     }
     EXPECT_EQ(LIMIT, f.storages.by_id.count);
+    EXPECT_EQ(LIMIT, f.account.used[ACCOUNT_STORAGES]);
     storage_unref(&f.storages, last);
     teardown(&f);
 }
@@ -214,6 +220,7 @@ TEST(a_limit_on_attachments_is_kept) {
     }
     EXPECT_EQ(STATUS_LIMIT, storage_attach(&f.storages, pack, old));
     EXPECT_EQ(4, old->references);
+    EXPECT_EQ(3, f.account.used[ACCOUNT_ATTACHMENTS]);
     storage_unref(&f.storages, pack);
     storage_unref(&f.storages, old);
     teardown(&f);
