@@ -120,6 +120,7 @@ static int adopt_greeting(struct session *session, const struct call *call) {
     session_lock(session);
     int r = adopt_life_page(session, call);
     session->id = reply->client;
+    session->boot_id = reply->boot_id;
     if (session->pid == 0) { /* it lives in another pid namespace */
         session->pid = (pid_t)reply->pid;
     }

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "client.h"
+#include "mapping.h"
 #include "session.h"
 
 /* Taken before any other lock of the library. */
@@ -19,10 +20,12 @@ static void prepare(void) {
     for (struct session *session = sessions; session; session = session->next) {
         pthread_mutex_lock(&session->lock);
     }
+    mappings_lock();
 }
 
 /* Plain unlocks: what session_unlock() may do takes `lock`. */
 static void unlock_all(void) {
+    mappings_unlock();
     for (struct session *session = sessions; session; session = session->next) {
         pthread_mutex_unlock(&session->lock);
     }

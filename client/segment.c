@@ -3,19 +3,12 @@
 #include <errno.h>
 #include <search.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "call.h"
 #include "error.h"
+#include "mapping.h"
 #include "session.h"
-
-#ifndef MADV_POPULATE_READ
-#    define MADV_POPULATE_READ 22
-#endif
-
-#define POPULATE_MIN (1 << 20) /* smaller ranges are left to page faults */
 
 static int compare_id(const void *a, const void *b) {
     const struct segment *left = a;
@@ -31,11 +24,29 @@ struct segment *segment_find(struct session *session, uint64_t id) {
     return node ? *node : NULL;
 }
 
+/* Adds a segment that is mapped. Takes the mapping, also on failure. Lock held. */
+static int enter(struct session *session, uint64_t id, struct mapping *mapping) {
+    struct segment *segment = calloc(1, sizeof *segment);
+
+    if (segment) {
+        segment->id = id;
+        segment->mapping = mapping;
+    }
+    if (!segment || !tsearch(segment, &session->segments, compare_id)) {
+        free(segment);
+        mapping_close(mapping);
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    segment->next = session->mapped;
+    session->mapped = segment;
+    return STATUS_OK;
+}
+
 /* Maps the segment that came with `call`, unless another thread was faster. Lock held: a fork must
  * not find the descriptor between two owners. */
 static int adopt(struct session *session, uint64_t id, const struct call *call) {
     const struct wire_map_reply *reply = call_fixed(call);
-    struct segment *segment;
+    struct mapping *mapping;
     struct stat info;
 
     if (segment_find(session, id)) {
@@ -48,41 +59,39 @@ static int adopt(struct session *session, uint64_t id, const struct call *call) 
         fstat(call->fd, &info) != 0 || (uint64_t)info.st_size < reply->nbytes) {
         return error(STATUS_INTERNAL, "tensorcxd gave a segment that is not as large as it says");
     }
-    segment = calloc(1, sizeof *segment);
-    if (!segment) {
-        return error_plain(STATUS_OUT_OF_MEMORY);
+    int r = mapping_open(session->boot_id, id, call->fd, reply->nbytes, &mapping);
+    return r == STATUS_OK ? enter(session, id, mapping) : r;
+}
+
+/* Uses what another session with the same daemon has mapped. *ret_known: it has, or we had it. Lock
+ * held. */
+static int share(struct session *session, uint64_t id, int *ret_known) {
+    struct mapping *mapping = NULL;
+
+    *ret_known = segment_find(session, id) != NULL;
+    if (!*ret_known && !atomic_load(&session->is_dead)) {
+        mapping = mapping_find(session->boot_id, id);
     }
-    segment->id = id;
-    segment->nbytes = reply->nbytes;
-    segment->address = mmap(NULL, segment->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, call->fd, 0);
-    if (segment->address == MAP_FAILED) {
-        free(segment);
-        return error_system(errno, "%llu bytes of the daemon's memory cannot be mapped",
-                            (unsigned long long)reply->nbytes);
+    if (!mapping) {
+        return STATUS_OK;
     }
-    madvise(segment->address, segment->nbytes, MADV_DONTDUMP);
-    if (!tsearch(segment, &session->segments, compare_id)) {
-        munmap(segment->address, segment->nbytes);
-        free(segment);
-        return error_plain(STATUS_OUT_OF_MEMORY);
-    }
-    segment->next = session->mapped;
-    session->mapped = segment;
-    return STATUS_OK;
+    *ret_known = 1;
+    return enter(session, id, mapping);
 }
 
 int segment_map(struct session *session, uint64_t id) {
     struct wire_map fixed = {.segment = id};
     struct frame frame = REQUEST(MAP, &fixed);
     struct call *call;
+    int known;
 
     session_lock(session);
-    int known = segment_find(session, id) != NULL;
+    int r = share(session, id, &known);
     session_unlock(session);
     if (known) {
-        return STATUS_OK;
+        return r;
     }
-    int r = call_run(session, &frame, 0, &call);
+    r = call_run(session, &frame, 0, &call);
     if (r != STATUS_OK) {
         return r;
     }
@@ -91,23 +100,6 @@ int segment_map(struct session *session, uint64_t id) {
     session_unlock(session);
     call_free(session, call);
     return r;
-}
-
-void segment_populate(struct segment *segment, uint64_t offset, uint64_t nbytes) {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t done = atomic_load(&segment->populated);
-    uint64_t end = offset + nbytes;
-
-    if (nbytes < POPULATE_MIN || end <= done) {
-        return;
-    }
-    offset &= ~(page - 1);
-    /* Advice: if it fails, the copy faults page by page. */
-    if (madvise((char *)segment->address + offset, end - offset, MADV_POPULATE_READ) == 0 &&
-        offset <= done) {
-        while (done < end && !atomic_compare_exchange_weak(&segment->populated, &done, end)) {
-        }
-    }
 }
 
 /* ----------------------------------------------------------------------- when segments are gone */
@@ -212,7 +204,7 @@ void segments_bury(struct session *session, const char *alive, size_t count) {
 void segments_unmap(struct segment *doomed) {
     while (doomed) {
         struct segment *next = doomed->next;
-        munmap(doomed->address, doomed->nbytes);
+        mapping_close(doomed->mapping);
         free(doomed);
         doomed = next;
     }

@@ -9,8 +9,8 @@
  *
  * Lock rules. `lock` guards everything that is not constant or atomic. Nobody holds it while
  * waiting, copying, unmapping or calling a function of the application; sends do not block. Order:
- * fork.c's lock, a client's, a session's. Only session_unlock() unlocks: it is where storages that
- * were let go meanwhile are released.
+ * fork.c's lock, a client's, a session's, mapping.c's. Only session_unlock() unlocks: it is where
+ * storages that were let go meanwhile are released.
  */
 #pragma once
 
@@ -40,6 +40,7 @@ struct session {
     char path[PATH_SIZE];
     char version[VERSION_TEXT_SIZE]; /* of the daemon */
     uint64_t id;                     /* ours at the daemon */
+    _Atomic uint64_t boot_id;        /* the daemon's, one per life; 0: not greeted yet */
     pid_t pid;                       /* the daemon's, as this process sees it; 0 when unknown */
 
     /* The connection. */

@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "error.h"
+#include "mapping.h"
 #include "segment.h"
 #include "session.h"
 
@@ -93,7 +94,8 @@ static int find_segment(struct session *session, const struct wire_grant *grant,
         if (!segment) { /* the session died meanwhile */
             return session_error_lost(session);
         }
-        if (grant->offset > segment->nbytes || grant->nbytes > segment->nbytes - grant->offset) {
+        uint64_t nbytes = segment->mapping->nbytes;
+        if (grant->offset > nbytes || grant->nbytes > nbytes - grant->offset) {
             return error(STATUS_INTERNAL, "tensorcxd gave a storage outside of its segment");
         }
     }
@@ -133,7 +135,7 @@ static int create(struct session *session, const struct wire_grant *grant,
     }
     storage->id = grant->storage;
     storage->nbytes = grant->nbytes;
-    storage->address = segment ? (char *)segment->address + grant->offset : NULL;
+    storage->address = segment ? segment->mapping->address + grant->offset : NULL;
     storage->segment = segment;
     storage->grants = 1;
     atomic_init(&storage->state, ONE);
@@ -206,9 +208,8 @@ void storage_decline(struct session *session, const struct wire_grant *grant) {
 
 void storage_populate(struct storage *storage) {
     if (storage->segment) {
-        segment_populate(storage->segment,
-                         (uint64_t)(storage->address - (char *)storage->segment->address),
-                         storage->nbytes);
+        struct mapping *mapping = storage->segment->mapping;
+        mapping_populate(mapping, (uint64_t)(storage->address - mapping->address), storage->nbytes);
     }
 }
 

@@ -41,7 +41,7 @@ int storage_allocate(struct session *session, uint64_t nbytes, struct storage **
 /* Gives a grant back that is not wanted. No lock held. */
 void storage_decline(struct session *session, const struct wire_grant *grant);
 
-/* Before all of it is written: see segment_populate(). */
+/* Before all of it is written: see mapping_populate(). */
 void storage_populate(struct storage *storage);
 
 /* One more reference to the storage with this id, or to the one that has all these bytes; NULL:

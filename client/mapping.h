@@ -1,0 +1,43 @@
+/*
+ * mapping.h - which segments this process has mapped: each once, at one address, for all sessions
+ *
+ * Several sessions with one daemon can be in a process: several clients, or a forked child's own
+ * one beside the one it inherited. What they all map has one address, because two addresses of the
+ * same bytes would make consumers' checks for overlap wrong. A mapping is counted by the segments
+ * of the sessions that use it.
+ *
+ * The lock in here comes after all others and is held while mapping, not while unmapping.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct mapping {
+    uint64_t boot_id; /* of the daemon, and its segment: together never used twice */
+    uint64_t segment;
+    char *address; /* owned */
+    uint64_t nbytes;
+    size_t users;               /* guarded by the lock in here */
+    _Atomic uint64_t populated; /* bytes from the start that have page table entries */
+};
+
+/* One more user of a segment that is mapped; NULL: it is not. */
+struct mapping *mapping_find(uint64_t boot_id, uint64_t segment);
+
+/* The same, after mapping `nbytes` of the file `fd` (borrowed) if need be. STATUS_OK, STATUS_SYSTEM
+ * (out of address space), STATUS_OUT_OF_MEMORY. */
+int mapping_open(uint64_t boot_id, uint64_t segment, int fd, uint64_t nbytes,
+                 struct mapping **ret_mapping);
+
+/* One user less; the last one unmaps. */
+void mapping_close(struct mapping *mapping);
+
+/* Before the first copy into a large range: gets all its pages mapped in one go, instead of one
+ * fault for each. No lock. */
+void mapping_populate(struct mapping *mapping, uint64_t offset, uint64_t nbytes);
+
+/* For fork.c. */
+void mappings_lock(void);
+void mappings_unlock(void);
