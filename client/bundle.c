@@ -3,12 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call.h"
 #include "error.h"
+#include "hold.h"
 #include "index.h"
+#include "session.h"
 
 /* A bundle's index is one array of bytes in its storage. Copies it: the original may change. */
-static int copy_index(struct tcx_bundle *bundle, const struct desc *desc, size_t *ret_nbytes) {
+static int copy_index(struct tcx_bundle *bundle, const struct desc *desc) {
     const char *wrong = desc_check(desc, bundle->storage->nbytes);
 
     if (!wrong && (desc->ndim != 1 || dtype_nbytes(desc->dtype) != 1 || desc->shape[0] == 0 ||
@@ -18,78 +19,14 @@ static int copy_index(struct tcx_bundle *bundle, const struct desc *desc, size_t
     if (wrong) {
         return error(STATUS_INTERNAL, "a bundle's description cannot be right: %s", wrong);
     }
-    *ret_nbytes = (size_t)desc->shape[0];
-    bundle->index = malloc(*ret_nbytes);
+    bundle->index_offset = desc->byte_offset;
+    bundle->index_nbytes = (size_t)desc->shape[0];
+    bundle->index = malloc(bundle->index_nbytes);
     if (!bundle->index) {
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
-    memcpy(bundle->index, bundle->storage->address + desc->byte_offset, *ret_nbytes);
+    memcpy(bundle->index, bundle->storage->address + bundle->index_offset, bundle->index_nbytes);
     return STATUS_OK;
-}
-
-/* ---------------------------------------------------------------------------- referred storages */
-
-/* Asks for holds on `count` storages. What comes is turned into storages, or given back. */
-static int hold(struct session *session, const uint64_t *ids, size_t count,
-                struct storage **ret_storages) {
-    struct wire_hold fixed = {0};
-    struct frame frame = REQUEST(HOLD, &fixed);
-    struct wire_grant grant;
-    struct call *call;
-    size_t nbytes;
-
-    frame.tail[0] = ids;
-    frame.tail_nbytes[0] = count * sizeof *ids;
-    int r = call_run(session, &frame, 0, &call);
-    if (r != STATUS_OK) {
-        return r;
-    }
-    const char *grants = call_tail(call, &nbytes);
-    size_t granted = nbytes / sizeof grant;
-    if (granted != count) {
-        r = error(STATUS_INTERNAL, "tensorcxd granted other storages than asked");
-    }
-    for (size_t i = 0; i < granted; i++) {
-        memcpy(&grant, grants + i * sizeof grant, sizeof grant);
-        if (r == STATUS_OK && grant.storage != ids[i]) {
-            r = error(STATUS_INTERNAL, "tensorcxd granted other storages than asked");
-        }
-        if (r == STATUS_OK) {
-            r = storage_take(session, &grant, &ret_storages[i]);
-        } else {
-            storage_decline(session, &grant);
-        }
-    }
-    call_free(session, call);
-    return r;
-}
-
-/* Fills `ret_storages` with references, NULL where it failed. Those that this process has already
- * need no asking. */
-static int find_storages(struct session *session, const uint64_t *ids, size_t count,
-                         struct storage **ret_storages) {
-    uint64_t missing[WIRE_HOLDS_MAX];
-    struct storage *found[WIRE_HOLDS_MAX];
-    size_t places[WIRE_HOLDS_MAX];
-    size_t n = 0;
-    int r = STATUS_OK;
-
-    for (size_t i = 0; i < count && r == STATUS_OK; i++) {
-        ret_storages[i] = storage_find(session, ids[i]);
-        if (!ret_storages[i]) {
-            missing[n] = ids[i];
-            places[n++] = i;
-        }
-        if (n == WIRE_HOLDS_MAX || (i == count - 1 && n > 0)) {
-            memset(found, 0, sizeof found);
-            r = hold(session, missing, n, found);
-            for (size_t k = 0; k < n; k++) {
-                ret_storages[places[k]] = found[k];
-            }
-            n = 0;
-        }
-    }
-    return r;
 }
 
 /* ------------------------------------------------------------------------------------ its items */
@@ -156,9 +93,9 @@ static int open_items(struct tcx_bundle *bundle, struct index_reader *reader,
 }
 
 /* Everything that the copied index says. */
-static int read_index(struct session *session, struct tcx_bundle *bundle, size_t nbytes) {
+static int read_index(struct session *session, struct tcx_bundle *bundle) {
     struct index_reader reader;
-    const char *wrong = index_open(&reader, bundle->index, nbytes);
+    const char *wrong = index_open(&reader, bundle->index, bundle->index_nbytes);
 
     if (wrong) {
         return error(STATUS_INTERNAL, "a bundle's index cannot be right: %s", wrong);
@@ -168,7 +105,7 @@ static int read_index(struct session *session, struct tcx_bundle *bundle, size_t
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
     storages[0] = bundle->storage;
-    int r = find_storages(session, reader.storages, reader.storage_count, storages + 1);
+    int r = hold_ids(session, reader.storages, reader.storage_count, storages + 1);
     if (r == STATUS_OK) {
         r = open_items(bundle, &reader, storages);
     }
@@ -182,7 +119,6 @@ static int read_index(struct session *session, struct tcx_bundle *bundle, size_t
 int bundle_open(struct session *session, struct storage *storage, const struct desc *desc,
                 int readonly, const struct name_tag *tag, struct tcx_bundle **ret_bundle) {
     struct tcx_bundle *bundle = calloc(1, sizeof *bundle);
-    size_t nbytes = 0;
 
     if (!bundle) {
         storage_unref(storage);
@@ -193,10 +129,10 @@ int bundle_open(struct session *session, struct storage *storage, const struct d
     bundle->version = tag->version;
     bundle->is_readonly = readonly || (desc->flags & DESC_READONLY);
     bundle->name = tag->name ? strdup(tag->name) : NULL;
-    int r = tag->name && !bundle->name ? error_plain(STATUS_OUT_OF_MEMORY)
-                                       : copy_index(bundle, desc, &nbytes);
+    int r =
+        tag->name && !bundle->name ? error_plain(STATUS_OUT_OF_MEMORY) : copy_index(bundle, desc);
     if (r == STATUS_OK) {
-        r = read_index(session, bundle, nbytes);
+        r = read_index(session, bundle);
     }
     if (r != STATUS_OK) {
         tcx_bundle_unref(bundle);

@@ -20,8 +20,10 @@ struct tcx_bundle {
     int is_readonly;
     struct storage *storage; /* counted: the packed one, with the index */
     uint64_t version;
-    uint64_t nbytes;           /* sum over the tensors */
-    char *name;                /* owned; NULL: none */
+    uint64_t nbytes;       /* sum over the tensors */
+    char *name;            /* owned; NULL: none */
+    uint64_t index_offset; /* in the storage */
+    size_t index_nbytes;
     char *index;               /* owned: a private copy, in which the keys lie */
     const char **keys;         /* owned: the paths of all items, one after the other */
     struct bundle_item *items; /* owned */

@@ -131,6 +131,7 @@ static void take_back(struct session *session, uint16_t opcode, const void *body
     case MESSAGE_ALLOC:
     case MESSAGE_PUT:
     case MESSAGE_GET:
+    case MESSAGE_REDEEM:
         storages_return(session, body, 1);
         break;
     case MESSAGE_HOLD:

@@ -9,7 +9,8 @@
 
 /* Taken before any other lock of the library. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct session *sessions;   /* not owned; guarded by `lock` */
+static struct session *sessions;   /* not owned, newest first; guarded by `lock` */
+static uint64_t last_serial;       /* guarded by `lock` */
 static struct tcx_client *clients; /* not owned; guarded by `lock` */
 
 static void prepare(void) {
@@ -100,6 +101,7 @@ static void install_once(void) {
 void fork_add_session(struct session *session) {
     install_once();
     pthread_mutex_lock(&lock);
+    session->serial = ++last_serial;
     session->next = sessions;
     sessions = session;
     pthread_mutex_unlock(&lock);
@@ -113,6 +115,22 @@ void fork_remove_session(struct session *session) {
     }
     *link = session->next;
     pthread_mutex_unlock(&lock);
+}
+
+struct session *fork_next_session(uint64_t boot_id, uint64_t *cursor) {
+    struct session *session;
+
+    pthread_mutex_lock(&lock);
+    session = sessions;
+    while (session && ((*cursor > 0 && session->serial >= *cursor) || session->boot_id != boot_id ||
+                       !session_ref_if_alive(session))) {
+        session = session->next;
+    }
+    if (session) {
+        *cursor = session->serial;
+    }
+    pthread_mutex_unlock(&lock);
+    return session;
 }
 
 void fork_add_client(struct tcx_client *client) {

@@ -10,6 +10,7 @@
 #include "call.h"
 #include "client.h"
 #include "error.h"
+#include "hold.h"
 #include "index.h"
 #include "layout.h"
 #include "name.h"
@@ -123,7 +124,10 @@ static int look_at(struct session *session, const struct publication *publicatio
         return error_at(entry->item, r, tcx_error());
     }
     if (!publication->copies && layout_is_contiguous(array)) {
-        entry->storage = storage_find_bytes(session, array->data, entry->nbytes);
+        r = hold_bytes(session, array->data, entry->nbytes, &entry->storage);
+    }
+    if (r != STATUS_OK) {
+        return error_at(entry->item, r, tcx_error());
     }
     if (entry->storage) {
         entry->offset = (uint64_t)((char *)array->data - entry->storage->address);

@@ -6,6 +6,7 @@
 #include "call.h"
 #include "client.h"
 #include "error.h"
+#include "hold.h"
 #include "layout.h"
 #include "name.h"
 #include "tensor.h"
@@ -195,11 +196,35 @@ static int put_large(struct session *session, const struct publication *publicat
     return put_storage(session, publication, storage, &desc, ret_tensor);
 }
 
+/* Puts a checked array in the way that its memory asks for. */
+static int put_array(struct session *session, const struct publication *publication,
+                     const tcx_array_t *source, uint64_t nbytes, tcx_tensor_t **ret_tensor) {
+    struct storage *storage = NULL;
+    int r = STATUS_OK;
+
+    if (!publication->copies && layout_is_contiguous(source)) {
+        r = hold_bytes(session, source->data, nbytes, &storage);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    if (storage) {
+        return put_shared(session, publication, source, storage, ret_tensor);
+    }
+    if (publication->refuses_to_copy && nbytes > 0) {
+        return error(STATUS_EXCHANGE,
+                     "this memory is private or strided, and putting it would copy it: allow the "
+                     "copy, or fill memory that was born shared (cx.empty, tcx_empty)");
+    }
+    return publication->name && nbytes <= WIRE_PUT_MAX
+               ? put_small(session, publication, source, nbytes, ret_tensor)
+               : put_large(session, publication, source, nbytes, ret_tensor);
+}
+
 int tcx_put(tcx_client_t *client, const char *name, const tcx_array_t *source,
             const tcx_put_options_t *options, tcx_tensor_t **ret_tensor) {
     struct publication publication;
     struct session *session;
-    struct storage *storage = NULL;
     uint64_t nbytes;
     int r = publication_init(name, options, &publication);
 
@@ -212,20 +237,7 @@ int tcx_put(tcx_client_t *client, const char *name, const tcx_array_t *source,
     if (r != STATUS_OK) {
         return r;
     }
-    if (!publication.copies && layout_is_contiguous(source)) {
-        storage = storage_find_bytes(session, source->data, nbytes);
-    }
-    if (storage) {
-        r = put_shared(session, &publication, source, storage, ret_tensor);
-    } else if (publication.refuses_to_copy && nbytes > 0) {
-        r = error(STATUS_EXCHANGE, "this memory is private or strided, and putting it would copy "
-                                   "it: allow the copy, or fill memory that was born shared "
-                                   "(cx.empty, tcx_empty)");
-    } else if (name && nbytes <= WIRE_PUT_MAX) {
-        r = put_small(session, &publication, source, nbytes, ret_tensor);
-    } else {
-        r = put_large(session, &publication, source, nbytes, ret_tensor);
-    }
+    r = put_array(session, &publication, source, nbytes, ret_tensor);
     session_unref(session);
     return r;
 }

@@ -206,6 +206,10 @@ int session_is_alive(struct session *session) {
     return !has_ended && !atomic_load(&session->is_dead);
 }
 
+int session_shares(const struct session *session) {
+    return !atomic_load(&session->is_dead);
+}
+
 int session_error_lost(const struct session *session) {
     char pid[32] = "";
 

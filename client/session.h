@@ -33,6 +33,7 @@ struct patience {
 struct session {
     atomic_int refs;
     struct session *next; /* fork.c's list */
+    uint64_t serial;      /* in that list */
     pthread_mutex_t lock;
 
     /* Constant once connected. */
@@ -111,6 +112,9 @@ void session_leave_to_parent(struct session *session);
 
 /* Whether the daemon is still there, as far as can be told without asking it. Never waits. */
 int session_is_alive(struct session *session);
+
+/* Whether its storages count as shared memory: not those of a connection that is lost. */
+int session_shares(const struct session *session);
 
 /* Sets this thread's error for a dead session. STATUS_LOST. */
 int session_error_lost(const struct session *session);

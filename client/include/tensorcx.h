@@ -312,6 +312,31 @@ TCX_API void tcx_bundle_item(const tcx_bundle_t *bundle, size_t index, const cha
  * sum over its tensors. */
 TCX_API void tcx_bundle_info(const tcx_bundle_t *bundle, tcx_info_t *ret_info);
 
+/* -------------------------------------------------------------------------------------- tickets */
+
+/* A ticket is a reference to a tensor or a bundle as plain bytes, for another process of this
+ * machine: by a pipe, in a pickle. It keeps the memory alive until it is redeemed once. If nobody
+ * redeems it, the daemon may take it back some time (--ticket-lease, 60 s) after its maker let the
+ * memory go or ended. Name and version do not travel; read-only does. */
+
+#define TCX_TICKET_MAX 1088 /* bytes; most tickets have less than 100 */
+
+/* Writes at most TCX_TICKET_MAX bytes to `ret_ticket`. No copy, also in a forked child that has
+ * inherited the memory; but private memory, and that of a daemon that is gone, is copied into
+ * shared memory first. Asks the daemon. TCX_STALE: the inherited memory is gone; TCX_LIMIT; or as
+ * tcx_copy(). */
+TCX_API int tcx_tensor_ticket(tcx_client_t *client, tcx_tensor_t *tensor, void *ret_ticket,
+                              size_t *ret_nbytes);
+TCX_API int tcx_bundle_ticket(tcx_client_t *client, tcx_bundle_t *bundle, void *ret_ticket,
+                              size_t *ret_nbytes);
+
+/* The memory of a ticket, in any process, also the one that made it. Sets exactly one of
+ * *ret_tensor and *ret_bundle, as tcx_get(). Works again as long as anything keeps the memory
+ * alive. Asks the daemon, never starts one: TCX_UNAVAILABLE. TCX_STALE: the memory is gone, or the
+ * ticket is from another daemon; TCX_INVALID: these bytes are no ticket, or have been changed. */
+TCX_API int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes,
+                       tcx_tensor_t **ret_tensor, tcx_bundle_t **ret_bundle);
+
 /* --------------------------------------------------------------------------------------- DLPack */
 
 /* From <dlpack/dlpack.h>, which callers of this section include themselves. */

@@ -216,6 +216,22 @@ TEST(a_late_hold_gives_all_its_grants_back) {
     peer_destroy(peer);
 }
 
+TEST(a_late_redeemed_ticket_gives_its_grant_back) {
+    struct peer *peer = peer_create(&impatient);
+    struct wire_redeem fixed = {.ticket = 1, .storage = 7};
+    struct frame frame = REQUEST(REDEEM, &fixed);
+    struct wire_redeem_reply reply = {.grant = {.storage = 7}};
+    struct call *call;
+
+    EXPECT_EQ(STATUS_TIMEOUT, call_run(peer->session, &frame, 0, &call));
+    uint32_t request = peer_receive(peer, MESSAGE_REDEEM)->request;
+    peer_reply(peer, MESSAGE_REDEEM, request, STATUS_OK, &reply, sizeof reply, -1);
+    EXPECT_EQ(STATUS_TIMEOUT, call_run(peer->session, &stats_frame, 0, &call));
+    peer_receive(peer, MESSAGE_STATS);
+    expect_release(peer, 7, 1);
+    peer_destroy(peer);
+}
+
 static int stop_at_once(void *context) {
     (*(int *)context)++;
     return 1;
