@@ -98,12 +98,12 @@ static struct session *current(struct tcx_client *client) {
     return session && !atomic_load(&session->is_dead) ? session_ref(session) : NULL;
 }
 
-struct session *client_current(struct tcx_client *client) {
+struct session *client_last(struct tcx_client *client) {
     if (!client) {
         return NULL;
     }
     pthread_mutex_lock(&client->lock);
-    struct session *session = current(client);
+    struct session *session = client->session ? session_ref(client->session) : NULL;
     pthread_mutex_unlock(&client->lock);
     return session;
 }

@@ -34,8 +34,8 @@ int client_session(struct tcx_client *client, struct session **ret_session);
 /* The same without starting a daemon. */
 int client_session_running(struct tcx_client *client, struct session **ret_session);
 
-/* The current session with one more reference if there is a living one, else NULL. Never waits. */
-struct session *client_current(struct tcx_client *client);
+/* The session that is current or was last, with one more reference; NULL: none yet. Never waits. */
+struct session *client_last(struct tcx_client *client);
 
 /* In the child of a fork: no thread of the parent connects here. Lock held. */
 void client_start_over(struct tcx_client *client);

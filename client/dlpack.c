@@ -10,6 +10,7 @@
 
 #include "client.h"
 #include "error.h"
+#include "hold.h"
 #include "layout.h"
 #include "tensor.h"
 
@@ -129,14 +130,14 @@ static int check(const DLTensor *tensor, tcx_array_t *ret_array, uint64_t *ret_n
 /* --------------------------------------------------------------------------------------- import */
 
 /* A tensor on the foreign memory, which it owns from now on. Memory that is a storage of this
- * client's is known again. */
+ * client's daemon is known again. */
 static int share(tcx_client_t *client, const struct import *import, const tcx_array_t *array,
                  uint64_t nbytes, tcx_tensor_t **ret_tensor) {
-    struct session *session = client_current(client);
+    struct session *session = client_last(client);
     struct tcx_tensor *tensor = tensor_create(array, nbytes, NULL);
 
     if (tensor) {
-        tensor->storage = session ? storage_find_bytes(session, array->data, nbytes) : NULL;
+        tensor->storage = session ? hold_find(session, array->data, nbytes) : NULL;
         *ret_tensor = tensor;
     }
     session_unref(session);

@@ -5,6 +5,7 @@
 
 #include "client.h"
 #include "error.h"
+#include "hold.h"
 #include "layout.h"
 #include "session.h"
 
@@ -239,13 +240,11 @@ int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndim, const
 }
 
 int tcx_is_shared(tcx_client_t *client, const void *data, size_t nbytes) {
-    struct session *session = client_current(client);
-    struct storage *storage = NULL;
+    struct session *session = client_last(client);
+    struct storage *storage = session ? hold_find(session, data, nbytes) : NULL;
+    int is_shared = storage && session_is_alive(storage->session);
 
-    if (session && session_is_alive(session)) {
-        storage = storage_find_bytes(session, data, nbytes);
-    }
     storage_unref(storage);
     session_unref(session);
-    return storage != NULL;
+    return is_shared;
 }

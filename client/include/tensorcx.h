@@ -135,7 +135,7 @@ TCX_API int tcx_client_open(const tcx_client_options_t *options, tcx_client_t **
 TCX_API void tcx_client_close(tcx_client_t *client);
 
 /* Lets the connection go: it ends when the last tensor that came through it is gone. The next call
- * connects anew, and does not know the memory of those tensors: finish with them first. */
+ * connects anew. */
 TCX_API void tcx_client_disconnect(tcx_client_t *client);
 
 /* The path of the socket; valid as long as the client. */
@@ -198,8 +198,8 @@ TCX_API int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndi
                             const int64_t *shape, uint64_t byte_offset, int readonly,
                             tcx_tensor_t **ret_tensor);
 
-/* Whether all of these bytes lie in one live storage of the daemon, mapped in this process by this
- * client. No bytes do not. */
+/* Whether all of these bytes lie in one live storage of the daemon that this client is or was last
+ * connected to, mapped in this process by whatever client. No bytes do not. Does not ask. */
 TCX_API int tcx_is_shared(tcx_client_t *client, const void *data, size_t nbytes);
 
 /* Copies all elements of `source`, any layout, packed to `to`. Touches no daemon.

@@ -239,20 +239,46 @@ TEST(without_a_name_a_put_only_shares) {
     end(0);
 }
 
-TEST(two_clients_do_not_know_each_others_memory) {
+TEST(what_another_client_has_from_the_same_daemon_is_not_copied) {
     tcx_tensor_t *tensor;
     tcx_tensor_t *there;
 
     given_daemon();
     tcx_client_t *other = daemon_client(&own);
     EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){4}, &tensor));
-    EXPECT_TRUE(!tcx_is_shared(other, floats_of(tensor), 16));
+    EXPECT_TRUE(!tcx_is_shared(other, floats_of(tensor), 16)); /* with which daemon? */
+    EXPECT_OK(tcx_client_connect(other));
+    EXPECT_TRUE(tcx_is_shared(other, floats_of(tensor), 16));
+    EXPECT_TRUE(!tcx_is_shared(other, floats_of(tensor), 17));
     EXPECT_OK(tcx_put(other, "x", tcx_tensor_array(tensor), NULL, &there));
-    EXPECT_TRUE(info_of(there).storage_id != info_of(tensor).storage_id);
+    EXPECT_EQ(info_of(tensor).storage_id, info_of(there).storage_id);
+    EXPECT_TRUE(floats_of(tensor) == floats_of(there));
     tcx_tensor_unref(tensor);
     tcx_client_close(other);
     EXPECT_EQ(0, floats_of(there)[0]); /* outlives its client */
     tcx_tensor_unref(there);
+    end(1);
+}
+
+TEST(what_another_client_has_from_the_same_daemon_is_referred_to_by_a_bundle) {
+    const char *path[1] = {"a"};
+    tcx_bundle_t *bundle;
+    tcx_tensor_t *tensor;
+    tcx_tensor_t *entry;
+    size_t depth;
+    const char *const *keys;
+
+    given_daemon();
+    tcx_client_t *other = daemon_client(&own);
+    EXPECT_OK(tcx_zeros(other, float32, 1, (int64_t[]){4}, &tensor));
+    tcx_item_t item = {path, 1, tcx_tensor_array(tensor)};
+    EXPECT_OK(tcx_put_bundle(client, "x", &item, 1, NULL, &bundle));
+    tcx_bundle_item(bundle, 0, &keys, &depth, &entry);
+    EXPECT_TRUE(floats_of(tensor) == floats_of(entry));
+    EXPECT_EQ(info_of(tensor).storage_id, info_of(entry).storage_id);
+    tcx_bundle_unref(bundle);
+    tcx_tensor_unref(tensor);
+    tcx_client_close(other);
     end(1);
 }
 
