@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
@@ -14,6 +15,9 @@
 #include "status.h"
 
 enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000, RESTORE_MS = 1000, LOOK_MS = 10000 };
+
+/* Connections that have not said HELLO: how many there may be, and how long one is safe. */
+enum { SILENT_MIN = 16, SILENT_MAX = 4096, SILENT_MS = 1000 };
 
 static void on_connection(uv_poll_t *poll, int status, int events);
 static void on_folder(uv_poll_t *poll, int status, int events);
@@ -57,15 +61,20 @@ static void unwatch_all(struct acceptor *acceptor) {
 }
 
 /* Accepts nothing for a while. */
-static void rest(struct acceptor *acceptor) {
+static void rest_until(struct acceptor *acceptor, uint64_t until_ms) {
     if (acceptor->connections) {
         uv_poll_stop(acceptor->connections);
     }
-    acceptor->rest_until_ms = server_now(acceptor->server) + REST_MS;
+    acceptor->rest_until_ms = until_ms;
+}
+
+static void rest(struct acceptor *acceptor) {
+    rest_until(acceptor, server_now(acceptor->server) + REST_MS);
 }
 
 static void resume(struct acceptor *acceptor) {
     acceptor->rest_until_ms = 0;
+    acceptor->is_crowded = false;
     if (acceptor->connections) {
         uv_poll_start(acceptor->connections, UV_READABLE, on_connection);
     }
@@ -118,18 +127,31 @@ static bool accept_with_reserve(struct acceptor *acceptor) {
     return false;
 }
 
+/* Returns whether another connection may be accepted. If too many say nothing, the oldest gives
+ * way; if that one is new, too, nothing is accepted until it has had its time. */
+static bool make_room(struct acceptor *acceptor) {
+    struct server *server = acceptor->server;
+
+    if (server->silent_count < acceptor->silent_max) {
+        return true;
+    }
+    struct client *oldest = container_of(server->silent.next, struct client, silent);
+    uint64_t end_ms = oldest->opened_ms + SILENT_MS;
+    if (end_ms > server_now(server)) {
+        rest_until(acceptor, end_ms);
+        acceptor->is_crowded = true;
+        return false;
+    }
+    client_close(oldest, "says nothing", true);
+    return true;
+}
+
 /* Returns whether there may be another connection to accept now. */
 static bool accept_next(struct acceptor *acceptor) {
-    struct server *server = acceptor->server;
     int fd = accept_one(acceptor);
 
     if (fd >= 0) {
-        if (server->clients_count >= server->options->max_clients) {
-            refuse(acceptor, fd,
-                   "the daemon has as many clients as it may: the limit is --max-clients");
-        } else {
-            client_open(server, fd, NULL);
-        }
+        client_open(acceptor->server, fd, NULL);
         return true;
     }
     switch (errno) {
@@ -154,7 +176,7 @@ static void on_connection(uv_poll_t *poll, int status, int events) {
 
     (void)status;
     (void)events;
-    while (left-- > 0 && !acceptor->rest_until_ms && accept_next(acceptor)) {
+    while (left-- > 0 && !acceptor->rest_until_ms && make_room(acceptor) && accept_next(acceptor)) {
     }
     server_settle(acceptor->server);
 }
@@ -223,7 +245,9 @@ static uint64_t sooner(uint64_t a, uint64_t b) {
 }
 
 uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms) {
-    if (acceptor->rest_until_ms && acceptor->rest_until_ms <= now_ms) {
+    bool has_room = acceptor->is_crowded && acceptor->server->silent_count < acceptor->silent_max;
+
+    if (acceptor->rest_until_ms && (acceptor->rest_until_ms <= now_ms || has_room)) {
         if (acceptor->refused) {
             client_close(acceptor->refused, "refused, and said nothing", true);
         } else {
@@ -241,7 +265,14 @@ uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms) {
 
 void acceptor_start(struct acceptor *acceptor, struct server *server,
                     const struct listener *listener) {
-    *acceptor = (struct acceptor){.server = server, .listener = *listener, .reserve_fd = -1};
+    struct rlimit files;
+
+    *acceptor = (struct acceptor){
+        .server = server, .listener = *listener, .reserve_fd = -1, .silent_max = SILENT_MAX};
+    /* Most descriptors are for clients and memory. */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 4 < SILENT_MAX) {
+        acceptor->silent_max = files.rlim_cur / 4 > SILENT_MIN ? files.rlim_cur / 4 : SILENT_MIN;
+    }
     open_reserve(acceptor);
     watch_all(acceptor);
 }

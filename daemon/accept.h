@@ -1,8 +1,9 @@
 /*
  * accept.h - connections coming in, and a socket that can be connected to
  *
- * Owned by the server. Takes new connections until the daemon is full, then tells one at a time why
- * it cannot stay. Notices that the socket's file has vanished and makes it anew. Knows libuv, and
+ * Owned by the server. Takes new connections until no descriptor is left, then tells one at a time
+ * why it cannot stay. Of those that say nothing the oldest give way, so that they never take the
+ * place of clients. Notices that the socket's file has vanished and makes it anew. Knows libuv, and
  * clients only as what it makes of a connection.
  */
 #pragma once
@@ -24,6 +25,8 @@ struct acceptor {
     struct client *refused;        /* borrowed: the one that is being told why it cannot stay */
     int reserve_fd;                /* owned: closed to accept a connection when there is no other */
     uint64_t rest_until_ms;        /* accepts nothing until then; 0: it does */
+    bool is_crowded;               /* or until fewer connections are silent */
+    uint64_t silent_max;           /* most of them */
     uint64_t restore_ms;           /* when to make the vanished socket again; 0: it is there */
     uint64_t look_ms;              /* when to look whether the socket is there; 0: not planned */
     bool is_replaced;              /* another daemon has taken the place */

@@ -44,6 +44,14 @@ static void free_poll(uv_handle_t *poll) {
     free(poll);
 }
 
+/* It is no longer one of those that have not said HELLO. */
+static void greeted(struct client *client) {
+    if (!list_is_empty(&client->silent)) {
+        list_remove(&client->silent);
+        client->server->silent_count--;
+    }
+}
+
 static void disconnect(struct client *client, const char *reason) {
     /* Who never said HELLO only looked whether we are there. */
     log_line(client->state == CLIENT_NEW ? LOG_DEBUG : LOG_INFO,
@@ -59,6 +67,7 @@ static void disconnect(struct client *client, const char *reason) {
         unsent_free(container_of(client->output.next, struct unsent, link));
     }
     dispatch_forget(client);
+    greeted(client);
     client->server->connected--;
     if (client->server->acceptor.refused == client) {
         acceptor_refusal_done(&client->server->acceptor);
@@ -280,6 +289,12 @@ static int identify(struct client *client) {
     return 0;
 }
 
+void client_admit(struct client *client, int page) {
+    greeted(client);
+    client->page = page;
+    client->state = CLIENT_READY;
+}
+
 struct client *client_open(struct server *server, int fd, const char *refused) {
     struct client *client = calloc(1, sizeof *client);
     struct account *account = account_create();
@@ -306,7 +321,9 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
     list_init(&client->parked);
     holds_init(&client->holds);
     list_append(&server->clients, &client->link);
+    list_append(&server->silent, &client->silent);
     server->clients_count++;
+    server->silent_count++;
     server->connected++;
     if (identify(client) < 0) {
         client_close(client, "its user is not known", true);

@@ -25,6 +25,7 @@ enum client_state { CLIENT_NEW = WIRE_NEW, CLIENT_READY = WIRE_READY, CLIENT_GON
 
 struct client {
     struct list link;      /* server::clients, by id; once gone server::gone */
+    struct list silent;    /* server::silent until it says HELLO */
     struct server *server; /* borrowed: owns us */
     uint64_t id;
     uint64_t opened_ms;
@@ -49,6 +50,9 @@ struct client {
     struct list parked; /* of struct parked: calls that wait */
     uint64_t waiting;   /* their number */
 };
+
+/* It has said HELLO: it is one of the daemon's clients now. */
+void client_admit(struct client *client, int page);
 
 /* Takes a new connection over, also on failure. */
 struct client *client_open(struct server *server, int fd, const char *refused);

@@ -36,6 +36,8 @@ static int check_versions(struct call *call, const struct wire_hello *request) {
 
 static int check_admission(struct call *call) {
     struct client *client = call->client;
+    const struct server *server = call->server;
+    uint64_t max = server->options->max_clients;
 
     if (client->uid != geteuid()) {
         return turn_away(call, STATUS_DENIED,
@@ -44,6 +46,12 @@ static int check_admission(struct call *call) {
     }
     if (client->refused) {
         return turn_away(call, STATUS_LIMIT, "%s", client->refused);
+    }
+    if (server->clients_count - server->silent_count >= max) {
+        log_warn("event=client.refused reason=\"as many clients as --max-clients allows\"");
+        return turn_away(call, STATUS_LIMIT,
+                         "the daemon has %" PRIu64 " clients already: the limit is --max-clients",
+                         max);
     }
     return STATUS_OK;
 }
@@ -62,8 +70,7 @@ static void admit(struct call *call, int page) {
     struct client *client = call->client;
     char program[4 * WIRE_PROGRAM_MAX + 8];
 
-    client->page = page;
-    client->state = CLIENT_READY;
+    client_admit(client, page);
     set_program(client, call->tail, call->tail_nbytes);
     log_info("event=client.open client=%" PRIu64 " pid=%d uid=%u program=%s", client->id,
              client->pid, (unsigned)client->uid,

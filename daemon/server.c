@@ -227,6 +227,7 @@ int server_init(struct server *server, const struct options *options,
     memset(server, 0, sizeof *server);
     server->options = options;
     list_init(&server->clients);
+    list_init(&server->silent);
     list_init(&server->gone);
     list_init(&server->ready);
     if (getrandom(&server->boot_id, sizeof server->boot_id, 0) != sizeof server->boot_id) {
@@ -256,7 +257,8 @@ void server_run(struct server *server) {
     uv_run(server->uv, UV_RUN_DEFAULT);
 
     assert(list_is_empty(&server->clients) && list_is_empty(&server->ready));
-    assert(server->clients_count == 0 && server->connected == 0 && server->waiting == 0);
+    assert(server->clients_count == 0 && server->silent_count == 0);
+    assert(server->connected == 0 && server->waiting == 0);
     storages_fini(&server->storages);
     segments_fini(&server->segments);
     lifepages_fini(&server->pages);

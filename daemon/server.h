@@ -39,9 +39,11 @@ struct server {
     struct tickets tickets;
 
     struct list clients;    /* of struct client, by id; owned */
+    struct list silent;     /* those that have not said HELLO yet, the oldest first */
     struct list gone;       /* of struct client, to be freed before the loop goes on; owned */
     struct list ready;      /* of struct waiter: calls to run again */
     uint64_t clients_count; /* gone ones not included */
+    uint64_t silent_count;  /* of these, have not said HELLO */
     uint64_t connected;     /* of these, with an open socket */
     uint64_t next_client;
 

@@ -1,10 +1,12 @@
 """A daemon that stopped answering (SIGSTOP), or was killed, while its clients are busy."""
 
+import contextlib
 import os
 import signal
+import time
 
 import pytest
-from daemon import Daemon
+from daemon import Daemon, settle
 from helpers import Program
 
 CALLS = [
@@ -61,6 +63,42 @@ def test_what_is_mapped_works_while_the_daemon_is_stopped(daemon):
         os.kill(daemon.pid, signal.SIGCONT)
         program.tell()
         program.finish()
+
+
+LOAD = """
+import threading
+stop = threading.Event()
+threading.Thread(target=lambda: (hear(), stop.set()), daemon=True).start()
+me, rounds, kept = os.getpid(), 0, []
+say("working")
+while not stop.is_set():
+    for size in 3, 50_000, 3_000_000:
+        cx.put(f"{me}/{size}", np.full(size, rounds, np.uint32))
+        assert (np.asarray(cx.get(f"{me}/{size}")) == rounds).all()
+    kept = [*kept[-9:], cx.get(f"{me}/3")]
+    assert [t[0].item() for t in kept] == list(range(max(0, rounds - 9), rounds + 1))
+    rounds += 1
+for name in cx.names(prefix=f"{me}/"):
+    cx.delete(name)
+"""
+
+
+def test_a_daemon_stopped_for_a_second_under_load_loses_nothing(daemon):
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(Program(LOAD, socket=daemon.path)) for _ in range(4)]
+        for program in programs:
+            program.expect("working")
+        before = daemon.stats()["requests"]
+        settle(lambda: daemon.stats()["requests"] > before + 100, "load")
+        os.kill(daemon.pid, signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(daemon.pid, signal.SIGCONT)
+        before = daemon.stats()["requests"]
+        settle(lambda: daemon.stats()["requests"] > before + 100, "load again")
+        assert daemon.stats()["dropped"] == 0
+        for program in programs:
+            program.tell()
+            program.finish()
 
 
 @pytest.mark.parametrize("state", ["stopped", "killed"])
