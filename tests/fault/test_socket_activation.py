@@ -144,6 +144,7 @@ def test_a_vanished_socket_is_the_managers_to_make_again(service):
 
 def test_a_second_daemon_at_that_path_is_refused(service):
     service.start()
+    service.connect().close()  # answered: so it serves
     done = subprocess.run(
         [PROGRAM, "--socket", service.path], capture_output=True, text=True, timeout=DEADLINE,
         env=bare_environment(), check=False,
