@@ -16,8 +16,7 @@ PyObject *bundle_wrap(struct core_state *state, PyObject *client, tcx_bundle_t *
     return object;
 }
 
-/* Borrowed; NULL and ValueError when closed. */
-static tcx_bundle_t *bundle_get(PyObject *self) {
+tcx_bundle_t *bundle_get(PyObject *self) {
     tcx_bundle_t *bundle = ((struct bundle_object *)self)->bundle;
     if (!bundle)
         PyErr_SetString(PyExc_ValueError, "the bundle is closed");
@@ -164,6 +163,7 @@ static PyMethodDef methods[] = {
     {"_items", bundle_items, METH_NOARGS, NULL},
     CORE_METHOD("_handle", bundle_handle, NULL),
     CORE_METHOD("_tensor", bundle_tensor, NULL),
+    CORE_METHOD("_ticket", ticket_for_bundle, NULL),
     {NULL, NULL, 0, NULL},
 };
 

@@ -490,6 +490,7 @@ static PyMethodDef methods[] = {
     CORE_METHOD("_list", client_list, NULL),
     CORE_METHOD("_is_shared", client_is_shared, NULL),
     CORE_METHOD("_from_capsule", dlpack_import, NULL),
+    CORE_METHOD("_redeem", ticket_redeem, NULL),
     {NULL, NULL, 0, NULL},
 };
 

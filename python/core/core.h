@@ -156,8 +156,20 @@ struct bundle_object {
 
 extern PyType_Spec bundle_spec;
 
+/* The library's bundle, borrowed; NULL and ValueError when the Bundle is closed. */
+tcx_bundle_t *bundle_get(PyObject *self);
+
 /* The Bundle that owns `bundle`, also on failure. */
 PyObject *bundle_wrap(struct core_state *state, PyObject *client, tcx_bundle_t *bundle);
+
+/* ---------------------------------------------------------------------------------- ticket.c */
+
+/* Tensor._ticket(), Bundle._ticket(): bytes that carry the reference to another process. */
+PyObject *ticket_for_tensor(CORE_METHOD_ARGUMENTS);
+PyObject *ticket_for_bundle(CORE_METHOD_ARGUMENTS);
+
+/* Client._redeem(ticket: bytes): the Tensor or Bundle that it carries. */
+PyObject *ticket_redeem(CORE_METHOD_ARGUMENTS);
 
 /* ---------------------------------------------------------------------------------- dlpack.c */
 

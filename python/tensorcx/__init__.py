@@ -13,7 +13,7 @@ from tensorcx import _platform
 
 _platform.check()
 
-from tensorcx import _core  # noqa: E402
+from tensorcx import _core, _multiprocessing  # noqa: E402
 from tensorcx._bundle import Bundle  # noqa: E402
 from tensorcx._client import Client, Entry  # noqa: E402
 from tensorcx._default import (  # noqa: E402
@@ -50,6 +50,7 @@ from tensorcx._errors import (  # noqa: E402
     Stale,
     Timeout,
 )
+from tensorcx._ref import Ref  # noqa: E402
 from tensorcx._tensor import Tensor  # noqa: E402
 
 __version__ = _core.version()
@@ -65,6 +66,7 @@ __all__ = [
     "Exists",
     "NotFound",
     "OutOfMemory",
+    "Ref",
     "Stale",
     "Tensor",
     "Timeout",
@@ -92,6 +94,7 @@ __all__ = [
 
 # The C half makes these, and raises those.
 _core.register(Tensor, Bundle, BY_STATUS)
+_multiprocessing.register()
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # where users find it; error texts show it

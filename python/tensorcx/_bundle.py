@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tensorcx import _core
+from tensorcx._ref import Ref
 
 _Tree = dict[str, "int | _Tree"]  # a leaf is the index of a tensor in the library's bundle
 
@@ -15,14 +16,15 @@ class Bundle(_core.Bundle, Mapping[str, Any]):
     taken from it and their views live on. A tensor keeps the whole storage it is packed in alive.
     """
 
-    __slots__ = ("__weakref__", "_branch")
+    __slots__ = ("__weakref__", "_branch", "_path")
     _branch: _Tree  # set on first use: making a bundle costs nothing per entry
+    _path: tuple[str, ...]  # of a part, from the whole; set with _branch
 
     def _tree(self) -> _Tree:
         if self._closed:
             raise ValueError("the bundle is closed")
         if not hasattr(self, "_branch"):
-            self._branch = _tree_of(self._items())
+            self._branch, self._path = _tree_of(self._items()), ()
         return self._branch
 
     def __getitem__(self, key: str) -> Any:
@@ -30,9 +32,7 @@ class Bundle(_core.Bundle, Mapping[str, Any]):
         found = self._tree()[key]
         if isinstance(found, int):
             return self._tensor(found)
-        part = self._handle()
-        part._branch = found
-        return part
+        return self._part(found, (*self._path, key))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tree())
@@ -50,10 +50,17 @@ class Bundle(_core.Bundle, Mapping[str, Any]):
 
     # ------------------------------------------------------------------------------------- handles
 
+    def ref(self) -> Ref:
+        """A small object that carries this bundle by reference with any pickler; see Tensor."""
+        return Ref(self)
+
     def __copy__(self) -> "Bundle":
-        other = self._handle()
-        other._branch = self._tree()
-        return other
+        return self._part(self._tree(), self._path)
+
+    def _part(self, branch: _Tree, path: tuple[str, ...]) -> "Bundle":
+        part = self._handle()
+        part._branch, part._path = branch, path
+        return part
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _rebuild, (_arrays_of(self),)

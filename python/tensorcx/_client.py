@@ -41,8 +41,8 @@ class Entry(TypedDict):
 class Client(_core.Client):
     """One daemon, as this process sees it; connects when a call first needs it.
 
-    A process needs one client for a daemon: another one has a connection of its own, and to it the
-    memory of the first is private memory.
+    A process needs one client for a daemon; another one has a connection of its own, and knows the
+    memory of the first.
 
     `path` is the daemon's socket; None means $TENSORCX_SOCKET or the user's own place. With
     `autostart` a daemon is started if none answers.

@@ -1,5 +1,6 @@
 """The module functions: each is the method of that name of the default client."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any, TypeVar, overload
@@ -11,7 +12,7 @@ from tensorcx._client import Client, Entry, Shape
 from tensorcx._safetensors import FilePath
 from tensorcx._tensor import Tensor
 
-_clients: dict[str, Client] = {}  # at most one, "default"
+_clients: dict[str, Client] = {}  # "default"; by socket, those that only unpickling needed
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -24,6 +25,14 @@ def default_client() -> Client:
         # Of two threads both make one, the first wins; the other was never connected. A lock would
         # have to be repaired after fork.
         return _clients.setdefault("default", Client())
+
+
+def client_at(socket: str) -> Client:
+    """The client for what was pickled with this socket, an absolute path; starts no daemon."""
+    default = default_client()
+    if os.path.abspath(default.socket) == socket:
+        return default
+    return _clients.get(socket) or _clients.setdefault(socket, Client(socket, autostart=False))
 
 
 def connect(path: str | PathLike[str] | None = None, autostart: bool = True) -> Client:

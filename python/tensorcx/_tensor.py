@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from tensorcx import _core
 from tensorcx._dtypes import DTYPES
 from tensorcx._errors import ExchangeError
+from tensorcx._ref import Ref
 from tensorcx._sources import Array, address_of, as_array
 
 _Index = int | slice | EllipsisType | None
@@ -122,6 +123,15 @@ class Tensor(_core.Tensor):
     def copy(self) -> "Tensor":
         """A new tensor in shared memory of its own."""
         return self._client._put(None, self, _core.PUT_COPY, 0.0)
+
+    def ref(self) -> Ref:
+        """A small object that carries this tensor by reference with any pickler.
+
+        It unpickles to the tensor, in this process or another one on this machine: the same memory.
+        Pickling the tensor itself copies the bytes, except by multiprocessing, which carries the
+        reference anyway. A view keeps and carries its whole storage; `t.copy()` lets go.
+        """
+        return Ref(self)
 
     def __copy__(self) -> "Tensor":
         return self._handle()

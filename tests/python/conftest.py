@@ -8,7 +8,7 @@ import pytest
 
 import tensorcx as cx
 
-LEFT = ("storages", "bytes", "names", "waiting", "holds", "clients")
+LEFT = ("storages", "bytes", "names", "waiting", "holds", "clients", "tickets")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -44,6 +44,7 @@ ACTIONS = {
     "slices": lambda: [T[0], T[1, 1:], list(T)],
     "handles": lambda: [copy.copy(T), copy.deepcopy(T), T.copy()],
     "pickle": lambda: pickle.loads(pickle.dumps(T)),
+    "ref": lambda: [pickle.loads(pickle.dumps(x.ref())) for x in (T, B, B["b"])],
     "dlpack, versioned": lambda: T.__dlpack__(max_version=(1, 0)),
     "dlpack, legacy": lambda: [T.__dlpack__()],
     "dlpack, copied": lambda: T.__dlpack__(copy=True, max_version=(1, 0), dl_device=(1, 0)),
@@ -74,6 +75,9 @@ FAILURES = {
     "key twice": lambda: C._put_bundle("x", [(("a",), ARRAY), (("a",), ARRAY)], 0, 0.0),
     "copy needed": lambda: cx.put("x", ARRAY, copy=False),
     "exchange refused": lambda: cx.from_dlpack(ARRAY.T),
+    "no ticket": lambda: C._redeem(b"no ticket"),
+    "no bytes": lambda: C._redeem("no bytes"),
+    "closed, ref": lambda: CLOSED.ref(),  # noqa: PLW0108
     "no capsule": lambda: C._from_capsule(3, 0),
     "bad version": lambda: T.__dlpack__(max_version=3),
     "bad stream": lambda: T.__dlpack__(stream=1),
