@@ -1,17 +1,59 @@
 #include "fork.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "call.h"
 #include "client.h"
 #include "mapping.h"
 #include "session.h"
+#include "storage.h"
 
 /* Taken before any other lock of the library. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct session *sessions;   /* not owned, newest first; guarded by `lock` */
 static uint64_t last_serial;       /* guarded by `lock` */
 static struct tcx_client *clients; /* not owned; guarded by `lock` */
+
+/* A page that is alive as long as somebody has it mapped, and a descriptor of the same open file;
+ * NULL: not to be had. */
+static void *create_page(int *ret_fd) {
+    size_t nbytes = (size_t)sysconf(_SC_PAGESIZE);
+    void *page = MAP_FAILED;
+    int fd = memfd_create("tensorcx-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0) {
+        return NULL;
+    }
+    if (ftruncate(fd, (off_t)nbytes) == 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+        page = mmap(NULL, nbytes, PROT_READ, MAP_SHARED, fd, 0);
+    }
+    if (page == MAP_FAILED) {
+        close(fd);
+        return NULL;
+    }
+    madvise(page, nbytes, MADV_DONTDUMP);
+    *ret_fd = fd;
+    return page;
+}
+
+/* Tells the daemon to keep what the session holds as long as the child needs it. Without a page it
+ * keeps it as long as this process lives. Lock of the session held, which is not given up before
+ * the fork. */
+static void keep_for_child(struct session *session) {
+    struct wire_fork fixed = {0};
+    struct frame frame = REQUEST(FORK, &fixed);
+
+    storages_drain(session);
+    if (session->by_id && !atomic_load(&session->is_dead)) {
+        session->fork_page = create_page(&frame.fd);
+        call_note(session, &frame);
+    }
+}
 
 static void prepare(void) {
     pthread_mutex_lock(&lock);
@@ -20,6 +62,10 @@ static void prepare(void) {
     }
     for (struct session *session = sessions; session; session = session->next) {
         pthread_mutex_lock(&session->lock);
+        if (session_ref_if_alive(session)) { /* else it has no storages any more */
+            session->forks++;
+            keep_for_child(session);
+        }
     }
     mappings_lock();
 }
@@ -36,56 +82,53 @@ static void unlock_all(void) {
     pthread_mutex_unlock(&lock);
 }
 
-static struct session *find_untidy(void) {
+/* A session with one of the references that fork() has. */
+static struct session *take_forked(void) {
     struct session *session;
 
     pthread_mutex_lock(&lock);
     session = sessions;
-    while (session && !(atomic_load(&session->released) && session_ref_if_alive(session))) {
+    while (session && session->forks == 0) {
         session = session->next;
+    }
+    if (session) {
+        session->forks--;
     }
     pthread_mutex_unlock(&lock);
     return session;
 }
 
-static void parent(void) {
+/* Does what session_unlock() would have done: lets go of storages that nobody uses since. */
+static void finish(void) {
     struct session *session;
 
     unlock_all();
-    /* Storages that were let go while fork() had the locks. */
-    while ((session = find_untidy())) {
-        session_tidy(session);
+    while ((session = take_forked())) {
+        session_lock(session);
+        session_unlock(session);
         session_unref(session);
     }
 }
 
-/* A session whose flusher, which has a reference, stayed in the parent. */
-static struct session *find_flushed(void) {
-    struct session *session;
-
-    pthread_mutex_lock(&lock);
-    session = sessions;
-    while (session && !session->has_flusher) {
-        session = session->next;
+static void parent(void) {
+    for (struct session *session = sessions; session; session = session->next) {
+        if (!session->is_inherited) {
+            session_drop_fork_page(session);
+        }
     }
-    pthread_mutex_unlock(&lock);
-    return session;
+    finish();
 }
 
 static void child(void) {
-    struct session *session;
-
-    for (session = sessions; session; session = session->next) {
+    for (struct session *session = sessions; session; session = session->next) {
         session_leave_to_parent(session);
+        session->forks += session->has_flusher; /* the thread, and so its reference, is not here */
+        session->has_flusher = 0;
     }
     for (struct tcx_client *client = clients; client; client = client->next) {
         client_start_over(client);
     }
-    unlock_all();
-    while ((session = find_flushed())) {
-        session->has_flusher = 0;
-        session_unref(session);
-    }
+    finish();
 }
 
 static void install(void) {

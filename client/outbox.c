@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "codec.h"
 #include "session.h"
@@ -12,6 +13,7 @@ struct queued {
     struct queued *next; /* owned: session::outbox */
     size_t nbytes;
     size_t capacity; /* of `bytes` */
+    int fd;          /* owned: comes with it; -1: none */
     _Alignas(struct wire_header) char bytes[];
 };
 
@@ -34,6 +36,12 @@ static int merge(struct session *session, const struct frame *frame) {
     return 1;
 }
 
+static void close_descriptor(int fd) {
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
 static enum sent enqueue(struct session *session, const struct frame *frame) {
     size_t nbytes = frame_nbytes(frame);
     size_t capacity = nbytes + (frame->header.opcode == MESSAGE_RELEASE ? RELEASE_ROOM : 0);
@@ -43,8 +51,10 @@ static enum sent enqueue(struct session *session, const struct frame *frame) {
     }
     struct queued *queued = malloc(sizeof *queued + capacity);
     if (!queued) {
+        close_descriptor(frame->fd);
         return NO_MEMORY;
     }
+    queued->fd = frame->fd;
     queued->next = NULL;
     queued->nbytes = nbytes;
     queued->capacity = capacity;
@@ -61,6 +71,7 @@ static void dequeue(struct session *session) {
     if (!session->outbox) {
         session->outbox_last = NULL;
     }
+    close_descriptor(first->fd);
     free(first);
 }
 
@@ -72,6 +83,7 @@ static enum sent after_send(struct session *session, int r) {
     case -EAGAIN:
     case -ENOBUFS:
     case -ENOMEM:
+    case -ETOOMANYREFS: /* this user's descriptors that nobody has received yet */
         return LATER;
     case -EMSGSIZE:
         return TOO_LONG;
@@ -87,11 +99,12 @@ static enum sent after_send(struct session *session, int r) {
 
 void outbox_flush(struct session *session) {
     while (session->outbox) {
+        const struct queued *first = session->outbox;
         int socket = session_socket(session);
         if (socket < 0) {
             return;
         }
-        int r = connection_send_bytes(socket, session->outbox->bytes, session->outbox->nbytes, -1);
+        int r = connection_send_bytes(socket, first->bytes, first->nbytes, first->fd);
         if (after_send(session, r) != SENT) {
             return;
         }
@@ -100,16 +113,20 @@ void outbox_flush(struct session *session) {
 }
 
 enum sent outbox_send(struct session *session, const struct frame *frame) {
+    enum sent sent = LATER;
+
     outbox_flush(session);
     int socket = session_socket(session);
     if (socket < 0) {
-        return GONE;
+        sent = GONE;
+    } else if (!session->outbox) {
+        sent = after_send(session, connection_send(socket, frame));
     }
-    if (session->outbox) {
+    if (sent == LATER) {
         return enqueue(session, frame);
     }
-    enum sent sent = after_send(session, connection_send(socket, frame));
-    return sent == LATER ? enqueue(session, frame) : sent;
+    close_descriptor(frame->fd);
+    return sent;
 }
 
 void outbox_destroy(struct session *session) {

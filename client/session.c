@@ -71,6 +71,7 @@ static void destroy(struct session *session) {
     calls_destroy(session);
     outbox_destroy(session);
     segments_destroy(session);
+    session_drop_fork_page(session);
     if (session->life_page) {
         munmap(session->life_page, (size_t)sysconf(_SC_PAGESIZE));
     }
@@ -105,6 +106,13 @@ void session_lock(struct session *session) {
     pthread_mutex_lock(&session->lock);
 }
 
+void session_drop_fork_page(struct session *session) {
+    if (session->fork_page) {
+        munmap(session->fork_page, (size_t)sysconf(_SC_PAGESIZE));
+    }
+    session->fork_page = NULL;
+}
+
 /* The second half of a critical section. A storage that is let go while somebody holds the lock is
  * only put on the list; so whoever unlocks looks at the list once more. */
 static void leave(struct session *session) {
@@ -112,6 +120,9 @@ static void leave(struct session *session) {
     int is_unreported;
 
     storages_drain(session);
+    if (session->is_inherited && !session->by_id) {
+        session_drop_fork_page(session); /* nothing is left that it keeps */
+    }
     doomed = session->doomed;
     session->doomed = NULL;
     is_unreported = session->is_unreported;
@@ -156,6 +167,7 @@ int session_socket(struct session *session) {
 
 static void mark_dead(struct session *session) {
     atomic_store(&session->is_dead, 1);
+    outbox_destroy(session);
     segments_doom_unused(session);
 }
 
@@ -186,9 +198,14 @@ void session_leave_to_parent(struct session *session) {
     }
     session->socket = -1;
     session->life_page = NULL; /* not mapped here: MADV_DONTFORK */
+    session->is_inherited = 1;
     snprintf(session->why, sizeof session->why, "it was the parent's, from before fork()");
     session->has_reader = 0;
     mark_dead(session);
+}
+
+int session_shares(const struct session *session) {
+    return session->is_inherited || !atomic_load(&session->is_dead);
 }
 
 int session_is_alive(struct session *session) {
@@ -203,11 +220,7 @@ int session_is_alive(struct session *session) {
         }
         session_unlock(session);
     }
-    return !has_ended && !atomic_load(&session->is_dead);
-}
-
-int session_shares(const struct session *session) {
-    return !atomic_load(&session->is_dead);
+    return !has_ended && session_shares(session);
 }
 
 int session_error_lost(const struct session *session) {

@@ -5,7 +5,7 @@
  * through it, and by every call that runs on it; so it outlives the client while tensors live. It
  * dies (once, for good) when the connection is lost, when the daemon breaks the protocol, when the
  * descriptor turns out not to be our socket any more, and in the child of a fork. What is mapped
- * stays mapped.
+ * stays mapped; in a child the fork page keeps it at the daemon.
  *
  * Lock rules. `lock` guards everything that is not constant or atomic. Nobody holds it while
  * waiting, copying, unmapping or calling a function of the application; sends do not block. Order:
@@ -34,6 +34,7 @@ struct session {
     atomic_int refs;
     struct session *next; /* fork.c's list */
     uint64_t serial;      /* in that list */
+    int forks;            /* references that fork() has at the moment; guarded by fork.c's lock */
     pthread_mutex_t lock;
 
     /* Constant once connected. */
@@ -49,9 +50,12 @@ struct session {
     dev_t device;
     ino_t inode;        /* which file the descriptor must be */
     atomic_int is_dead; /* set under the lock, never reset */
+    int is_inherited;   /* from the parent, where it may live on; set in a fork's child, alone */
     int is_unreported;  /* died; the log does not know yet */
     char why[160];      /* it died */
     void *life_page;    /* owned mapping, one page; NULL: none */
+    void *fork_page;    /* owned mapping: of the fork under way, or the one that keeps what we have
+                           inherited; NULL: none */
 
     /* outbox.c */
     struct queued *outbox;      /* owned: messages the socket did not take, oldest first */
@@ -110,11 +114,16 @@ void session_die(struct session *session, const char *format, ...)
  * only by closing our copies. Lock held. */
 void session_leave_to_parent(struct session *session);
 
-/* Whether the daemon is still there, as far as can be told without asking it. Never waits. */
-int session_is_alive(struct session *session);
+/* Unmaps the fork page, if there is one. Lock held. */
+void session_drop_fork_page(struct session *session);
 
-/* Whether its storages count as shared memory: not those of a connection that is lost. */
+/* Whether its storages count as shared memory: not those of a connection that is lost, but those
+ * that were inherited. */
 int session_shares(const struct session *session);
+
+/* The same after a look whether the daemon is still there, as far as can be told without asking it.
+ * Never waits. */
+int session_is_alive(struct session *session);
 
 /* Sets this thread's error for a dead session. STATUS_LOST. */
 int session_error_lost(const struct session *session);

@@ -126,6 +126,9 @@ static int create(struct session *session, const struct wire_grant *grant,
     struct segment *segment = NULL;
     int r = find_segment(session, grant, &segment);
 
+    if (r == STATUS_OK && session->is_inherited) { /* the grant is the parent's */
+        r = session_error_lost(session);
+    }
     if (r != STATUS_OK) {
         return r;
     }

@@ -9,7 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SPARE_MAX ((uint64_t)256 << 20)
+#include "bytes.h"
+
+#define SPARE_MAX (256 * MIB)
 
 enum { TEXT_SIZE = 8192, FOLDER_SIZE = 4200, PATH_SIZE = 4300 };
 
@@ -44,14 +46,10 @@ static uint64_t number_after(const char *text, const char *key) {
     return UINT64_MAX;
 }
 
-static uint64_t least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 /* What of `left` bytes we may commit: where the last ones of `total` go the kernel kills, and the
  * books of what we hand out need memory as well. */
 static uint64_t without_spare(uint64_t total, uint64_t left) {
-    return left - least(left, least(total / 16, SPARE_MAX));
+    return left - bytes_least(left, bytes_least(total / 16, SPARE_MAX));
 }
 
 /* A line of /proc/meminfo, in bytes. */
@@ -96,7 +94,7 @@ static uint64_t room_in(const char *folder, const struct files *files) {
     uint64_t limit = number_in(folder, files->limit);
 
     if (files->throttle) {
-        limit = least(limit, number_in(folder, files->throttle));
+        limit = bytes_least(limit, number_in(folder, files->throttle));
     }
     uint64_t usage = limit < UINT64_MAX ? number_in(folder, files->usage) : UINT64_MAX;
     if (usage == UINT64_MAX) {
@@ -106,9 +104,9 @@ static uint64_t room_in(const char *folder, const struct files *files) {
     uint64_t reclaimable =
         read_text(path, text) ? number_after(text, files->reclaimable) : UINT64_MAX;
     if (reclaimable < UINT64_MAX) {
-        usage -= least(usage, reclaimable);
+        usage -= bytes_least(usage, reclaimable);
     }
-    return without_spare(limit, limit - least(limit, usage));
+    return without_spare(limit, limit - bytes_least(limit, usage));
 }
 
 /* The least that `path` below `top` and the cgroups above it allow. In a container the path may
@@ -121,7 +119,7 @@ static uint64_t room_above(const char *root, const char *top, const char *path,
 
     snprintf(folder, sizeof folder, "%s%s%s", root, top, path);
     for (;;) {
-        room = least(room, room_in(folder, files));
+        room = bytes_least(room, room_in(folder, files));
         char *slash = strrchr(folder, '/');
         if (!slash || (size_t)(slash - folder) < top_length) {
             return room;
@@ -193,8 +191,9 @@ static uint64_t cgroup_room(const char *root) {
     if (version == 1) {
         return room_above(root, "/sys/fs/cgroup/memory", path, &v1);
     }
-    return least(room_above(root, "/sys/fs/cgroup", path, &v2),
-                 room_above(root, "/sys/fs/cgroup/unified", path, &v2)); /* beside version 1 */
+    return bytes_least(
+        room_above(root, "/sys/fs/cgroup", path, &v2),
+        room_above(root, "/sys/fs/cgroup/unified", path, &v2)); /* beside version 1 */
 }
 
 void memory_cgroup(const char *root, char *ret_path, size_t size) {
@@ -211,5 +210,5 @@ uint64_t memory_available(const char *root, const char **ret_limit) {
 
     *ret_limit =
         cgroup < machine ? "the memory limit of the daemon's cgroup" : "the memory of this machine";
-    return least(cgroup, machine);
+    return bytes_least(cgroup, machine);
 }

@@ -33,6 +33,10 @@ static const struct option table[] = {
     {"backing", CHOICE, "auto|posix|memfd", "auto", FIELD(backing), 0, 0,
      "kind of shared memory; auto is posix, or memfd where /dev/shm has less room than the "
      "capacity"},
+    {"reserve", SIZE, "SIZE", "96M", FIELD(reserve), 0, 64 * TIB,
+     "memory that is kept ready while idle, so that first tensors are fast: a slab for small ones "
+     "and, with the rest, one large segment; at most a sixteenth of the capacity and of the memory "
+     "available; 0: none"},
     {"warm-seconds", SECONDS, "SECONDS", "5", FIELD(warm_ms), 0, YEAR_MS,
      "how long freed memory is kept for the next tensor"},
     {"idle-exit", SECONDS, "SECONDS", "0", FIELD(idle_exit_ms), 0, YEAR_MS,

@@ -11,6 +11,7 @@ struct options {
     const char *socket; /* NULL: the default place */
     uint64_t capacity;  /* bytes; 0: half of the memory available at the start */
     const char *backing;
+    uint64_t reserve; /* bytes */
     uint64_t warm_ms, idle_exit_ms;
     uint64_t max_clients, max_storages, max_names, max_output, max_waiting;
     uint64_t client_bytes, client_storages, client_names, client_tickets; /* 0: no limit */

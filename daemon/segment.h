@@ -36,12 +36,12 @@ struct segment {
     enum segment_state state;
     bool is_slab;
     struct range *empty; /* borrowed: covers all of a slab that nobody uses; NULL: in use */
-    struct list link;    /* segments::warm or ::stalled */
+    struct list link;    /* segments::warm, ::reserve or ::stalled */
     uint64_t warm_since_ms;
     struct waitlist waiters; /* requests that need it, while committing */
     uint64_t needed;         /* committing: least bytes that help a waiter */
     uint64_t done;           /* bytes committed, or emptied, so far */
-    uint64_t piece;          /* bytes in the worker's hands */
+    uint64_t piece;          /* bytes in the worker's hands; committing: 0 when it has none */
     int error;               /* of the last piece */
 };
 
@@ -54,19 +54,25 @@ struct segments {
     uint64_t (*now)(void *owner); /* milliseconds */
     const char *root;             /* borrowed: as for memory_available() */
 
-    struct table by_id;   /* owned: committing and live ones */
-    struct ranges ranges; /* of live slabs */
-    struct list warm;     /* live and unused, the longest unused first */
-    struct list stalled;  /* committing, wait until dying ones have given their memory back */
-    struct segment *slab; /* borrowed: the slab being committed, or NULL */
+    struct table by_id;      /* owned: committing and live ones */
+    struct ranges ranges;    /* of live slabs */
+    struct list warm;        /* live and unused, the longest unused first */
+    struct list reserve;     /* live and never used */
+    struct list stalled;     /* committing, wait until dying ones have given their memory back */
+    struct segment *slab;    /* borrowed: the slab being committed, or NULL */
+    struct segment *filling; /* borrowed: being committed for the reserve, or NULL */
     uint64_t capacity, slab_nbytes, warm_ms;
-    uint64_t committed, warm_nbytes, committing; /* bytes; `committing` is what is not there yet */
-    uint64_t dying;                              /* segments not yet emptied */
+    uint64_t reserve_nbytes;         /* wanted in reserve, at most */
+    uint64_t refill_ms;              /* when to see what is missing of it; UINT64_MAX: nothing */
+    uint64_t committed, warm_nbytes; /* bytes; what is in reserve is warm as well */
+    uint64_t committing;             /* bytes of `committed` that are not there yet */
+    uint64_t dying;                  /* segments not yet emptied */
     uint64_t next_id, destroyed;
     bool stopping;
 };
 
-/* Sets up `segments`, whose borrowed fields, capacity and warm_ms the caller has filled in. */
+/* Sets up `segments`, whose borrowed fields, capacity, warm_ms and reserve_nbytes the caller has
+ * filled in. */
 void segments_init(struct segments *segments);
 
 /* Lets everything go without emptying it, so that what clients have mapped stays as it is; waiters
@@ -87,5 +93,22 @@ void segments_give(struct segments *segments, struct range *range);
 /* The live segment of this id, or NULL. */
 struct segment *segments_find(const struct segments *segments, uint64_t id);
 
-/* Destroys what has been warm for too long. Returns when to call it again, UINT64_MAX: no need. */
-uint64_t segments_expire(struct segments *segments, uint64_t now_ms);
+/* Whether a storage of this size has a segment of its own. */
+static inline bool segment_is_large(const struct segments *segments, uint64_t nbytes) {
+    return nbytes >= segments->slab_nbytes / 2;
+}
+
+/* For commit.c, warm.c and reserve.c only. */
+
+/* A segment of `nbytes` in which nothing is committed yet, on the books. 0 or a negative errno. */
+int segment_create(struct segments *segments, uint64_t nbytes, struct segment **ret_segment);
+
+/* From here on the memory counts as free, and the segment cannot be found any more. */
+void segment_doom(struct segment *segment);
+
+/* Gives the memory of a doomed segment back, piece by piece. */
+void segment_empty(struct segment *segment);
+
+/* Makes a live segment end at `nbytes`, and gives the rest back likewise. The file keeps its
+ * length. 0 or -ENOMEM. */
+int segment_cut(struct segment *segment, uint64_t nbytes);

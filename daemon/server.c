@@ -14,7 +14,9 @@
 #include "dispatch.h"
 #include "log.h"
 #include "memory.h"
+#include "reserve.h"
 #include "version.h"
+#include "warm.h"
 
 struct loop {
     uv_loop_t uv;
@@ -60,7 +62,8 @@ static uint64_t do_due(struct server *server) {
     uint64_t now_ms = server_now(server);
     uint64_t due_ms = catalog_expire(&server->catalog, now_ms);
 
-    due_ms = sooner(due_ms, segments_expire(&server->segments, now_ms));
+    due_ms = sooner(due_ms, warm_expire(&server->segments, now_ms));
+    due_ms = sooner(due_ms, reserve_refill(&server->segments, now_ms));
     due_ms = sooner(due_ms, acceptor_do_due(&server->acceptor, now_ms));
     uint64_t end_ms = idle_end(server);
     if (end_ms <= now_ms) {
@@ -207,7 +210,8 @@ static void init_nouns(struct server *server) {
                                          .owner = server,
                                          .root = "",
                                          .capacity = capacity,
-                                         .warm_ms = options->warm_ms};
+                                         .warm_ms = options->warm_ms,
+                                         .reserve_nbytes = options->reserve};
     server->is_short_of_shm = capacity < wanted;
     segments_init(&server->segments);
     server->storages =

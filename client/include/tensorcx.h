@@ -23,8 +23,13 @@
  * returns TCX_UNAVAILABLE, TCX_LOST or TCX_TIMEOUT when the daemon is not there, gone or silent.
  * All other functions never block.
  *
- * Fork, signals. The library installs no signal handler and raises no signal. After fork() a child
- * may read and write the tensors it inherited; its own calls use a connection of its own.
+ * Signals. The library installs no signal handler and raises no signal.
+ *
+ * Fork. A child may use the tensors it inherited as long as it likes, whatever its parent does:
+ * their memory stays until the child, and its children, have let go of them all, end or call exec.
+ * fork() tells the daemon, and does not wait for it. The child's own calls use a connection of its
+ * own; what it puts, or makes a ticket of, is not copied. vfork() and posix_spawn() need nothing. A
+ * child of a raw clone() or _Fork() may read and must not call the library.
  *
  * Linux 5.14 and newer; x86-64 and arm64.
  */
@@ -182,7 +187,8 @@ typedef struct tcx_info {
     uint64_t version;        /* of the name it came from; 0: from none */
     const char *name;        /* it was put under or got by; NULL: none. Owned by the tensor */
     int readonly;            /* nobody may write through this tensor */
-    int is_shared;           /* its memory belongs to a daemon that this process is connected to */
+    int is_shared;           /* its memory belongs to a daemon that this process is connected to, or
+                                was inherited */
     int32_t device_type;     /* as in DLPack; 1: CPU */
     int32_t device_id;
 } tcx_info_t;

@@ -70,7 +70,10 @@ def bare_environment(**extra: str) -> dict[str, str]:
 
 
 class Daemon:
-    """Runs `tensorcxd OPTIONS` in the foreground until stop() or the end of the `with` block."""
+    """Runs `tensorcxd OPTIONS` in the foreground until stop() or the end of the `with` block.
+
+    Without a reserve, so that its counters show what the test does.
+    """
 
     def __init__(self, directory, *options: str, socket_name="d.sock", **popen):
         self.path = Path(directory) / socket_name
@@ -78,7 +81,15 @@ class Daemon:
         ready, theirs = os.pipe()
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [PROGRAM, "--socket", self.path, "--ready-fd", str(theirs), *options],
+                [
+                    PROGRAM,
+                    "--socket",
+                    self.path,
+                    "--ready-fd",
+                    str(theirs),
+                    "--reserve=0",
+                    *options,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

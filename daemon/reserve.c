@@ -1,0 +1,76 @@
+#include "reserve.h"
+
+#include "bytes.h"
+#include "commit.h"
+#include "warm.h"
+
+#define SHARE 16 /* at most this part of the capacity and of the available memory */
+
+static bool has_unused_slab(const struct segments *segments) {
+    const struct list *lists[] = {&segments->warm, &segments->reserve};
+
+    for (int i = 0; i < 2; i++) {
+        list_for_each (link, lists[i]) {
+            if (container_of(link, struct segment, link)->is_slab) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Bytes of the segment that is missing in reserve, 0: none. */
+static uint64_t missing(const struct segments *segments, bool *ret_is_slab) {
+    const char *limit;
+    uint64_t left = bytes_least(segments->capacity, commit_room(segments, &limit));
+    uint64_t wanted = bytes_least(segments->reserve_nbytes, left / SHARE);
+    uint64_t slab = segments->slab_nbytes;
+
+    if (wanted < slab) {
+        return 0;
+    }
+    *ret_is_slab = !has_unused_slab(segments);
+    if (*ret_is_slab) {
+        return slab;
+    }
+    uint64_t large = (wanted - slab) / (slab / 16) * (slab / 16);
+    return segment_is_large(segments, large) && !warm_find(segments, large) ? large : 0;
+}
+
+uint64_t reserve_refill(struct segments *segments, uint64_t now_ms) {
+    bool is_slab;
+
+    if (commit_is_busy(segments)) {
+        return UINT64_MAX; /* what ends that is an event */
+    }
+    if (segments->filling) {
+        commit_fill_on(segments);
+        return UINT64_MAX;
+    }
+    if (now_ms < segments->refill_ms) {
+        return segments->refill_ms;
+    }
+    segments->refill_ms = UINT64_MAX;
+    uint64_t nbytes = missing(segments, &is_slab);
+    if (nbytes > 0 && nbytes <= segments->capacity - segments->committed) {
+        commit_fill(segments, nbytes, is_slab);
+    }
+    return UINT64_MAX;
+}
+
+struct segment *reserve_cut(struct segments *segments, uint64_t nbytes) {
+    uint64_t wanted = bytes_round_up(nbytes, segments->slab_nbytes / 16);
+
+    list_for_each (link, &segments->reserve) {
+        struct segment *segment = container_of(link, struct segment, link);
+        if (!segment->is_slab && segment->nbytes > wanted) {
+            uint64_t rest = segment->nbytes - wanted;
+            if (segment_cut(segment, wanted) < 0) {
+                return NULL;
+            }
+            segments->warm_nbytes -= rest;
+            return segment;
+        }
+    }
+    return NULL;
+}
