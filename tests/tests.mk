@@ -61,9 +61,9 @@ thread:
 
 # -------------------------------------------------------------------------------------- Python
 
-## python-tests: tests/python, tests/wire, tests/fault with the newest NumPy
+## python-tests: tests/python, tests/wire, tests/fault, and whether bench runs, with the newest NumPy
 python-tests: all
-	$(PYTEST) -m 'not slow' tests/python tests/wire tests/fault
+	$(PYTEST) -m 'not slow' tests/python tests/wire tests/fault tests/bench
 
 slow-tests: all
 	$(PYTEST) -m slow tests
@@ -102,7 +102,15 @@ format: $(VENV)/.ready
 
 # ------------------------------------------------------------------------------------- figures
 
-## bench: what the core costs, against the physical limits and a peer of the same run
-.PHONY: bench
+## bench: what it costs, beside the machine's limits and others; into docs/benchmarks.md (QUICK=1: a minute, only printed)
+.PHONY: bench bench-peers
 bench: all
-	PYTHONPATH=$(BUILD)/python $(VPY) tests/bench/bench_core.py
+	$(VPY) tests/bench/bench.py $(if $(QUICK),--quick,--write docs/benchmarks.md)
+
+## bench-peers: the others that bench measures, in an environment of their own (.venv-peers, 1.6 GB)
+bench-peers: .venv-peers/.ready
+
+.venv-peers/.ready: tests/bench/peers.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install -q --disable-pip-version-check -r $<
+	touch $@
