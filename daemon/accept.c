@@ -222,10 +222,7 @@ static void on_folder(uv_poll_t *poll, int status, int events) {
 /* Looks at the socket's file from time to time while somebody may come for what is here: that its
  * file system was taken off, or a folder further up was moved, nobody tells. Returns when next. */
 static uint64_t look(struct acceptor *acceptor, uint64_t now_ms) {
-    const struct server *server = acceptor->server;
-    bool is_idle = server->clients_count == 0 && server->catalog.count == 0;
-
-    if (is_idle || acceptor->restore_ms || acceptor->is_replaced ||
+    if (server_is_idle(acceptor->server) || acceptor->restore_ms || acceptor->is_replaced ||
         acceptor->listener.is_inherited) {
         acceptor->look_ms = 0;
         return UINT64_MAX;

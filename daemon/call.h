@@ -25,6 +25,7 @@ struct call {
     const void *body; /* the fixed part; the tail follows in the same message */
     const uint8_t *tail;
     size_t tail_nbytes;
+    int request_fd; /* borrowed; -1: none came, or it could not be delivered */
 
     const void *reply_tail; /* borrowed until sent */
     size_t reply_tail_nbytes;

@@ -74,26 +74,35 @@ static void disconnect(struct client *client, const char *reason) {
     }
 }
 
+/* The process is gone. What its children may use stays. */
+static void end(struct client *client) {
+    client->state = CLIENT_ENDED;
+    catalog_drop(&client->server->catalog, &client->names);
+    forkpages_process_gone(&client->forks);
+    holds_return_all(&client->holds);
+}
+
 void client_close(struct client *client, const char *reason, bool gone) {
     struct server *server = client->server;
 
     if (client_is_connected(client)) {
         disconnect(client, reason);
     }
-    if (gone && client->page) {
-        lifepage_forget(&server->pages, client->page);
-        client->page = 0;
+    if (gone) {
+        lifepage_forget(&server->pages, &client->page);
+        forkpages_fini(&client->forks);
     }
-    if (client->page || client->state == CLIENT_GONE) {
-        return;
+    if (!lifepage_is_open(&client->page) && client->state < CLIENT_ENDED) {
+        end(client);
     }
-    client->state = CLIENT_GONE;
-    catalog_drop(&server->catalog, &client->names);
-    holds_fini(&client->holds, &server->storages);
-    account_leave(client->account);
-    server->clients_count--;
-    list_remove(&client->link);
-    list_append(&server->gone, &client->link);
+    if (client->state == CLIENT_ENDED && client->forks.count == 0) {
+        client->state = CLIENT_GONE;
+        holds_fini(&client->holds);
+        account_leave(client->account);
+        server->clients_count--;
+        list_remove(&client->link);
+        list_append(&server->gone, &client->link);
+    }
 }
 
 void client_drop(struct client *client, const char *rule) {
@@ -103,13 +112,24 @@ void client_drop(struct client *client, const char *rule) {
     client_close(client, "broke the protocol", false);
 }
 
-void client_page_closed(void *owner) {
-    struct client *client = owner;
+static void on_page_closed(struct lifepage *page) {
+    struct client *client = container_of(page, struct client, page);
 
-    client->page = 0;
     if (!client_is_connected(client)) {
         client_close(client, "", false);
     }
+}
+
+static void on_fork_page_closed(struct forkpages *forks) {
+    struct client *client = container_of(forks, struct client, forks);
+
+    if (!client_is_connected(client)) {
+        client_close(client, "", false);
+    }
+}
+
+static void on_hold_freed(struct forkpages *forks, struct heap_node *node) {
+    hold_freed(&container_of(forks, struct client, forks)->holds, node);
 }
 
 /* ----------------------------------------------------------------------------------------- send */
@@ -162,6 +182,12 @@ static bool is_for_later(int r) {
     return r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM;
 }
 
+/* Nobody will read this reply. That is no reason to close: what the peer has sent before it ended,
+ * as that it forked, is still to be read. */
+static bool is_in_vain(int r) {
+    return r == -EPIPE || r == -ECONNRESET;
+}
+
 void client_send(struct client *client, const struct frame *frame) {
     if (!client_is_connected(client)) {
         return;
@@ -172,7 +198,7 @@ void client_send(struct client *client, const struct frame *frame) {
     }
     if (is_for_later(r)) {
         keep_for_later(client, frame);
-    } else if (r < 0) {
+    } else if (r < 0 && !is_in_vain(r)) {
         client_close(client, strerror(-r), false);
     }
 }
@@ -195,7 +221,7 @@ static void flush(struct client *client) {
         if (is_for_later(r)) {
             return;
         }
-        if (r < 0) {
+        if (r < 0 && !is_in_vain(r)) {
             client_close(client, strerror(-r), false);
             return;
         }
@@ -233,19 +259,19 @@ static bool receive_one(struct client *client) {
     int n = connection_receive_all(client->fd, server->message, sizeof server->message, fds, &nfds,
                                    &dropped);
 
+    if (n > 0) {
+        dispatch_message(client, server->message, (size_t)n, nfds ? nfds : (size_t)dropped,
+                         nfds ? fds[0] : -1);
+    } else if (n == -EMSGSIZE) {
+        client_drop(client, "a message is too long");
+    } else if (n != -EAGAIN && n != -ECONNRESET) {
+        client_close(client, n == 0 ? "the connection ended" : strerror(-n), false);
+    }
     if (nfds > 0) {
         worker_close(&server->worker, fds, nfds);
     }
-    if (n > 0) {
-        dispatch_message(client, server->message, (size_t)n, nfds ? nfds : (size_t)dropped);
-        return true;
-    }
-    if (n == -EMSGSIZE) {
-        client_drop(client, "a message is too long");
-    } else if (n != -EAGAIN) {
-        client_close(client, n == 0 ? "the connection ended" : strerror(-n), false);
-    }
-    return false;
+    /* After a reset there is still what the peer had sent before. */
+    return n > 0 || n == -ECONNRESET;
 }
 
 static void receive(struct client *client) {
@@ -256,12 +282,19 @@ static void receive(struct client *client) {
     }
 }
 
+/* The peer ended and left replies unread, which the kernel tells before anything else. */
+static void receive_rest(struct client *client, int status) {
+    while (client_is_connected(client) && receive_one(client)) {
+    }
+    client_close(client, uv_strerror(status), false);
+}
+
 static void on_event(uv_poll_t *poll, int status, int events) {
     struct client *client = poll->data;
     struct server *server = client->server;
 
     if (status < 0) {
-        client_close(client, uv_strerror(status), false);
+        receive_rest(client, status);
     }
     if (client_is_connected(client) && (events & UV_WRITABLE)) {
         flush(client);
@@ -289,9 +322,8 @@ static int identify(struct client *client) {
     return 0;
 }
 
-void client_admit(struct client *client, int page) {
+void client_admit(struct client *client) {
     greeted(client);
-    client->page = page;
     client->state = CLIENT_READY;
 }
 
@@ -319,6 +351,15 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
     list_init(&client->output);
     list_init(&client->names);
     list_init(&client->parked);
+    client->page.closed = on_page_closed;
+    client->forks.pages = &server->pages;
+    client->forks.freed = on_hold_freed;
+    client->forks.closed = on_fork_page_closed;
+    client->forks.max = server->options->client_forks;
+    forkpages_init(&client->forks);
+    client->holds.storages = &server->storages;
+    client->holds.tickets = &server->tickets;
+    client->holds.forks = &client->forks;
     holds_init(&client->holds);
     list_append(&server->clients, &client->link);
     list_append(&server->silent, &client->silent);

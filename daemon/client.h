@@ -2,8 +2,9 @@
  * client.h - one connected process: its socket, its life page, what it holds and waits for
  *
  * A client is connected, or disconnected with its memory still mapped (its life page is open), or
- * gone. client_close() is the only way out, for every reason. Owned by the server. What a
- * message means is dispatch's business.
+ * ended with children that still use what it held (fork pages are open), or gone. client_close() is
+ * the only way out, for every reason. Owned by the server. What a message means is dispatch's
+ * business.
  */
 #pragma once
 
@@ -15,13 +16,15 @@
 #include "account.h"
 #include "codec.h"
 #include "connection.h"
+#include "forkpage.h"
 #include "hold.h"
+#include "lifepage.h"
 #include "list.h"
 
 struct server;
 struct uv_poll_s;
 
-enum client_state { CLIENT_NEW = WIRE_NEW, CLIENT_READY = WIRE_READY, CLIENT_GONE };
+enum client_state { CLIENT_NEW = WIRE_NEW, CLIENT_READY = WIRE_READY, CLIENT_ENDED, CLIENT_GONE };
 
 struct client {
     struct list link;      /* server::clients, by id; once gone server::gone */
@@ -39,12 +42,13 @@ struct client {
 
     int fd;                 /* owned; -1: disconnected */
     struct uv_poll_s *poll; /* owned until closed, then by libuv */
-    int page;               /* watch of the life page; 0: closed, or it never had one */
+    struct lifepage page;   /* not open: closed, or it never had one */
     struct list output;     /* of struct unsent: replies that the socket did not take yet */
     uint64_t output_nbytes;
     unsigned descriptors; /* sent, and perhaps not received yet */
 
     struct account *account; /* owned together with what it made */
+    struct forkpages forks;
     struct holds holds;
     struct list names;  /* of struct lease: names that end with this client */
     struct list parked; /* of struct parked: calls that wait */
@@ -52,21 +56,18 @@ struct client {
 };
 
 /* It has said HELLO: it is one of the daemon's clients now. */
-void client_admit(struct client *client, int page);
+void client_admit(struct client *client);
 
 /* Takes a new connection over, also on failure. */
 struct client *client_open(struct server *server, int fd, const char *refused);
 
-/* Ends the connection, for `reason`. When its life page is closed too, or `gone`, everything it
- * held goes. May be called at any time and again; the memory of `client` stays valid until the loop
- * is reached. */
+/* Ends the connection, for `reason`. When its life page is closed too, everything it held goes, now
+ * or with the fork pages that need it; with `gone` all pages count as closed. May be called at any
+ * time and again; the memory of `client` stays valid until the loop is reached. */
 void client_close(struct client *client, const char *reason, bool gone);
 
 /* The peer broke the protocol: logs that and closes. */
 void client_drop(struct client *client, const char *rule);
-
-/* The life page is closed. */
-void client_page_closed(void *client);
 
 /* Sends, or keeps for later what the socket does not take now; may close the client. A reply whose
  * descriptor the kernel refuses to have on its way becomes one with STATUS_SYSTEM. */

@@ -113,6 +113,7 @@ static struct call call_of(struct client *client, const void *message, size_t nb
                          .body = body,
                          .tail = (const uint8_t *)body + rule->request_size,
                          .tail_nbytes = nbytes - sizeof *header - rule->request_size,
+                         .request_fd = -1,
                          .reply_fd = -1};
 }
 
@@ -165,7 +166,8 @@ static void parked_free(struct parked *parked) {
     free(parked);
 }
 
-void dispatch_message(struct client *client, const void *message, size_t nbytes, size_t nfds) {
+void dispatch_message(struct client *client, const void *message, size_t nbytes, size_t nfds,
+                      int fd) {
     const struct wire_rule *rule = NULL;
     const char *broken = wire_check_request(message, nbytes, nfds, &rule);
 
@@ -178,6 +180,7 @@ void dispatch_message(struct client *client, const void *message, size_t nbytes,
         return;
     }
     struct call call = call_of(client, message, nbytes);
+    call.request_fd = fd;
     log_debug("event=client.message client=%llu message=%s request=%u bytes=%zu",
               (unsigned long long)client->id, rule->name, call.request, nbytes);
     if (run(&call) == CALL_WAITS) {

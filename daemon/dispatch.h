@@ -20,8 +20,10 @@ struct parked {
     _Alignas(8) char message[];
 };
 
-/* Handles one message of `nbytes` bytes, 8-aligned, which came with `nfds` descriptors. */
-void dispatch_message(struct client *client, const void *message, size_t nbytes, size_t nfds);
+/* Handles one message of `nbytes` bytes, 8-aligned, which came with `nfds` descriptors; the first
+ * is `fd`, borrowed, or -1: it could not be delivered. */
+void dispatch_message(struct client *client, const void *message, size_t nbytes, size_t nfds,
+                      int fd);
 
 /* Runs the calls on the server's list `ready` again, and those that get ready by that. */
 void dispatch_ready(struct server *server);

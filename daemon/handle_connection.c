@@ -65,12 +65,12 @@ static void set_program(struct client *client, const void *name, size_t nbytes) 
     client->program_nbytes = nbytes;
 }
 
-/* The client is one of ours from now on, with the life page `page`. */
-static void admit(struct call *call, int page) {
+/* The client is one of ours from now on. */
+static void admit(struct call *call) {
     struct client *client = call->client;
     char program[4 * WIRE_PROGRAM_MAX + 8];
 
-    client_admit(client, page);
+    client_admit(client);
     set_program(client, call->tail, call->tail_nbytes);
     log_info("event=client.open client=%" PRIu64 " pid=%d uid=%u program=%s", client->id,
              client->pid, (unsigned)client->uid,
@@ -80,7 +80,7 @@ static void admit(struct call *call, int page) {
 int handle_hello(struct call *call, const struct wire_hello *request,
                  struct wire_hello_reply *reply) {
     struct server *server = call->server;
-    int fd = -1;
+    int fd;
 
     if (request->magic != WIRE_MAGIC) {
         return call_broken(call, "not a client of tensorcx");
@@ -92,14 +92,14 @@ int handle_hello(struct call *call, const struct wire_hello *request,
     if (status != STATUS_OK) {
         return status;
     }
-    int page = lifepage_open(&server->pages, call->client, &fd);
-    if (page < 0) {
+    int r = lifepage_open(&server->pages, &call->client->page, &fd);
+    if (r < 0) {
         return turn_away(call, STATUS_LIMIT,
                          "the daemon cannot make a life page for this client: %s (its limit of "
                          "descriptors is RLIMIT_NOFILE)",
-                         strerror(-page));
+                         strerror(-r));
     }
-    admit(call, page);
+    admit(call);
     reply->version =
         WIRE_VERSION_MAX < request->version_max ? WIRE_VERSION_MAX : request->version_max;
     reply->layout = WIRE_LAYOUT;
@@ -114,8 +114,10 @@ int handle_hello(struct call *call, const struct wire_hello *request,
 }
 
 int handle_fork(struct call *call, const struct wire_fork *request) {
-    (void)call;
     (void)request;
+    if (forkpages_note(&call->client->forks, call->request_fd) < 0) {
+        return call_broken(call, "FORK: the descriptor is none of a fork page");
+    }
     return STATUS_OK;
 }
 

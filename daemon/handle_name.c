@@ -116,7 +116,7 @@ int handle_publish(struct call *call, const struct wire_publish *request,
     if (r != STATUS_OK) {
         return r;
     }
-    if (!storage || !holds_have(&call->client->holds, storage)) {
+    if (!storage || !holds_find(&call->client->holds, storage)) {
         return call_fail(call, STATUS_STALE, "this client does not hold storage %" PRIu64,
                          request->storage);
     }
@@ -139,7 +139,7 @@ static int complete_put(struct call *call, const struct named *named, struct sto
     }
     r = publish(call, named, storage, &reply->version);
     if (r != STATUS_OK) {
-        hold_return(&call->client->holds, storages, storage->id, 1);
+        hold_return(&call->client->holds, storage->id, 1);
     }
     return r;
 }

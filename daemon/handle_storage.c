@@ -27,22 +27,34 @@ int grant(struct call *call, struct storage *storage, struct wire_grant *ret_gra
     return STATUS_OK;
 }
 
+static int check_quotas(struct call *call, uint64_t nbytes) {
+    int r = quota_check(call, ACCOUNT_STORAGES, 1);
+
+    return r == STATUS_OK ? quota_check(call, ACCOUNT_BYTES, nbytes) : r;
+}
+
 int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage) {
     struct storages *storages = &call->server->storages;
+    struct tickets *tickets = &call->server->tickets;
+    struct account *account = call->client->account;
     struct shortage shortage;
     struct waitlist *wait;
 
-    if (call->shortage) {
+    /* Whatever is short: there may be more of it once expired tickets are taken back. */
+    if (call->shortage && !tickets_expire(tickets)) {
         return shortage_text(call->server, nbytes, call->shortage, call->text);
     }
-    int r = quota_check(call, ACCOUNT_STORAGES, 1);
-    if (r == STATUS_OK) {
-        r = quota_check(call, ACCOUNT_BYTES, nbytes);
+    int r = check_quotas(call, nbytes);
+    if (r != STATUS_OK && tickets_expire(tickets)) {
+        r = check_quotas(call, nbytes);
     }
     if (r != STATUS_OK) {
         return r;
     }
-    r = storage_create(storages, call->client->account, nbytes, ret_storage, &wait, &shortage);
+    r = storage_create(storages, account, nbytes, ret_storage, &wait, &shortage);
+    if ((r == STATUS_OUT_OF_MEMORY || r == STATUS_LIMIT) && tickets_expire(tickets)) {
+        r = storage_create(storages, account, nbytes, ret_storage, &wait, &shortage);
+    }
     switch (r) {
     case -EAGAIN:
         return call_wait(call, wait);
@@ -101,8 +113,7 @@ int handle_release(struct call *call, const struct wire_release *request) {
     for (size_t at = 0; at < call->tail_nbytes; at += sizeof(struct wire_returned)) {
         struct wire_returned returned;
         memcpy(&returned, call->tail + at, sizeof returned);
-        int r = hold_return(&call->client->holds, &call->server->storages, returned.storage,
-                            returned.grants);
+        int r = hold_return(&call->client->holds, returned.storage, returned.grants);
         if (r < 0) {
             return call_broken(call, "RELEASE: more grants returned than were given");
         }
@@ -149,7 +160,7 @@ int handle_hold(struct call *call, const struct wire_hold *request, struct wire_
     if (r != STATUS_OK) {
         /* All or nothing: the last one failed. */
         for (int i = 0; i < done - 1; i++) {
-            hold_return(&call->client->holds, storages, id_at(call, i), 1);
+            hold_return(&call->client->holds, id_at(call, i), 1);
         }
         return r;
     }
@@ -162,7 +173,7 @@ int handle_hold(struct call *call, const struct wire_hold *request, struct wire_
 static int check_attach(struct call *call, const struct storage *storage, int count) {
     for (int i = 0; i < count; i++) {
         const struct storage *other = storage_find(&call->server->storages, id_at(call, i));
-        if (!other || !holds_have(&call->client->holds, other)) {
+        if (!other || !holds_find(&call->client->holds, other)) {
             return stale(call, id_at(call, i));
         }
         if (other->id >= storage->id) {
@@ -191,7 +202,7 @@ int handle_attach(struct call *call, const struct wire_attach *request,
     if (count < 0) {
         return call_broken(call, "ATTACH: the tail is no list of ids");
     }
-    if (!storage || !holds_have(&call->client->holds, storage)) {
+    if (!storage || !holds_find(&call->client->holds, storage)) {
         return stale(call, request->storage);
     }
     int r = check_attach(call, storage, count);

@@ -5,17 +5,27 @@
 
 #include "call.h"
 #include "handle.h"
+#include "quota.h"
 
 int handle_ticket(struct call *call, const struct wire_ticket *request,
                   struct wire_ticket_reply *reply) {
     struct server *server = call->server;
     struct storage *storage = storage_find(&server->storages, request->storage);
+    struct hold *hold = storage ? holds_find(&call->client->holds, storage) : NULL;
 
-    if (!storage || !holds_have(&call->client->holds, storage)) {
+    if (!hold) {
         return call_fail(call, STATUS_STALE, "this client does not hold storage %" PRIu64,
                          request->storage);
     }
-    const struct ticket *ticket = ticket_create(&server->tickets, storage);
+    int r = quota_check(call, ACCOUNT_TICKETS, 1);
+    if (r != STATUS_OK && tickets_expire(&server->tickets)) {
+        r = quota_check(call, ACCOUNT_TICKETS, 1);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    const struct ticket *ticket =
+        ticket_create(&server->tickets, storage, call->client->account, &hold->tickets);
     if (!ticket) {
         return call_no_books(call);
     }
@@ -29,9 +39,15 @@ int handle_redeem(struct call *call, const struct wire_redeem *request,
     struct storage *storage = storage_find(&server->storages, request->storage);
     struct ticket *ticket = ticket_find(&server->tickets, request->ticket);
 
-    if (!storage || (ticket && ticket->storage != storage)) {
-        return call_fail(call, STATUS_STALE, "storage %" PRIu64 " is gone: nobody uses it any more",
+    if (!storage) {
+        return call_fail(call, STATUS_STALE,
+                         "storage %" PRIu64 " is gone: its ticket was redeemed, or has expired "
+                         "(--ticket-lease), and nobody uses it any more",
                          request->storage);
+    }
+    if (ticket && ticket->storage != storage) {
+        return call_fail(call, STATUS_STALE, "ticket %" PRIu64 " is none of storage %" PRIu64,
+                         ticket->id, storage->id);
     }
     int r = grant(call, storage, &reply->grant);
     if (r == STATUS_OK && ticket) {

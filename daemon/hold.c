@@ -2,57 +2,110 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 
 void holds_init(struct holds *holds) {
-    table_init(&holds->grants);
+    table_init(&holds->by_storage);
     holds->bytes = 0;
 }
 
-static void let_go(struct holds *holds, struct storages *storages, struct storage *storage) {
-    holds->bytes -= storage->nbytes;
-    storage->holders--;
-    storage_unref(storages, storage);
+void holds_fini(struct holds *holds) {
+    assert(holds->by_storage.count == 0 && holds->bytes == 0);
+    table_fini(&holds->by_storage);
 }
 
-void holds_fini(struct holds *holds, struct storages *storages) {
-    size_t cursor = 0;
-    uint64_t id;
-    void *grants;
+/* ----------------------------------------------------------------------------------------- begin
+ */
 
-    while (table_next(&holds->grants, &cursor, &id, &grants)) {
-        let_go(holds, storages, storage_find(storages, id));
+static struct hold *hold_begin(struct holds *holds, struct storage *storage) {
+    struct hold *hold = malloc(sizeof *hold);
+
+    if (!hold || table_set(&holds->by_storage, storage->id, hold) < 0) {
+        free(hold);
+        return NULL;
     }
-    assert(holds->bytes == 0);
-    table_fini(&holds->grants);
+    *hold = (struct hold){.storage = storage, .parked.key = holds->forks->noted};
+    list_init(&hold->tickets);
+    storage_ref(storage);
+    storage->holders++;
+    holds->bytes += storage->nbytes;
+    return hold;
 }
 
 int hold_grant(struct holds *holds, struct storage *storage) {
-    uintptr_t grants = (uintptr_t)table_find(&holds->grants, storage->id);
-    int r = table_set(&holds->grants, storage->id, (void *)(grants + 1));
+    struct hold *hold = table_find(&holds->by_storage, storage->id);
 
-    if (r == 0 && grants == 0) {
-        storage_ref(storage);
-        storage->holders++;
-        holds->bytes += storage->nbytes;
+    if (!hold) {
+        hold = hold_begin(holds, storage);
+        if (!hold) {
+            return -ENOMEM;
+        }
     }
-    return r;
-}
-
-int hold_return(struct holds *holds, struct storages *storages, uint64_t id, uint64_t grants) {
-    struct storage *storage = storage_find(storages, id);
-    uintptr_t given = storage ? (uintptr_t)table_find(&holds->grants, id) : 0;
-
-    if (grants == 0 || grants > given) {
-        return -EPROTO;
+    if (hold->parked.at) {
+        heap_remove(&hold->parked); /* what it waited for it will wait for again */
     }
-    if (grants < given) {
-        return table_set(&holds->grants, id, (void *)(given - grants));
-    }
-    table_remove(&holds->grants, id);
-    let_go(holds, storages, storage);
+    hold->grants++;
     return 0;
 }
 
-int holds_have(const struct holds *holds, const struct storage *storage) {
-    return table_find(&holds->grants, storage->id) != NULL;
+struct hold *holds_find(const struct holds *holds, const struct storage *storage) {
+    struct hold *hold = table_find(&holds->by_storage, storage->id);
+
+    return hold && hold->grants ? hold : NULL;
+}
+
+/* ------------------------------------------------------------------------------------------- end
+ */
+
+void hold_freed(struct holds *holds, struct heap_node *node) {
+    struct hold *hold = container_of(node, struct hold, parked);
+    struct storage *storage = hold->storage;
+
+    assert(hold->grants == 0 && list_is_empty(&hold->tickets));
+    table_remove(&holds->by_storage, storage->id);
+    holds->bytes -= storage->nbytes;
+    storage->holders--;
+    storage_unref(holds->storages, storage);
+    free(hold);
+}
+
+/* The client is done with it. Returns whether a child may not be. */
+static int hold_park(struct holds *holds, struct hold *hold) {
+    hold->grants = 0;
+    tickets_lease(holds->tickets, &hold->tickets);
+    return forkpages_park(holds->forks, &hold->parked);
+}
+
+int hold_return(struct holds *holds, uint64_t id, uint64_t grants) {
+    const struct storage *storage = storage_find(holds->storages, id);
+    struct hold *hold = storage ? holds_find(holds, storage) : NULL;
+
+    if (!hold || grants == 0 || grants > hold->grants) {
+        return -EPROTO;
+    }
+    if (grants < hold->grants) {
+        hold->grants -= grants;
+    } else if (!hold_park(holds, hold)) {
+        hold_freed(holds, &hold->parked);
+    }
+    return 0;
+}
+
+void holds_return_all(struct holds *holds) {
+    size_t cursor = 0;
+    uint64_t id;
+    void *value;
+    struct heap freed = {0};
+    struct heap_node *node;
+
+    /* The table must not change while it is looked through. */
+    while (table_next(&holds->by_storage, &cursor, &id, &value)) {
+        struct hold *hold = value;
+        if (hold->grants && !hold_park(holds, hold)) {
+            heap_push(&freed, &hold->parked);
+        }
+    }
+    while ((node = heap_pop(&freed))) {
+        hold_freed(holds, node);
+    }
 }

@@ -2,33 +2,56 @@
  * hold.h - which storages a client uses, and how often each was granted to it
  *
  * Every reply that gives a client a storage adds one grant; a release returns grants. With the last
- * one the hold goes, and with it one reference to the storage. Each client has one `struct holds`.
+ * one the hold goes, and with it one reference to the storage; unless the client has forked
+ * meanwhile: then the hold is parked until the children are done. Each client has one `struct
+ * holds`. Knows neither clients nor messages.
  */
 #pragma once
 
 #include <stdint.h>
 
+#include "forkpage.h"
+#include "heap.h"
+#include "list.h"
 #include "storage.h"
 #include "table.h"
+#include "ticket.h"
 
-struct holds {
-    struct table grants; /* storage id -> number of grants, as a pointer; one reference each */
-    uint64_t bytes;      /* of the storages held */
+struct hold {
+    struct storage *storage; /* one reference of ours */
+    uint64_t grants;         /* 0: parked */
+    struct list tickets;     /* sent by the client, which still holds the storage */
+    struct heap_node parked; /* with the client's fork pages; the key is the FORK notes before us */
 };
 
-void holds_init(struct holds *holds);
+struct holds {
+    struct storages *storages; /* borrowed, as the next two: outlive us */
+    struct tickets *tickets;
+    struct forkpages *forks;
+    struct table by_storage; /* of struct hold; owned */
+    uint64_t bytes;          /* of the storages held, parked ones included */
+};
 
-/* Returns all grants. */
-void holds_fini(struct holds *holds, struct storages *storages);
+/* `storages`, `tickets` and `forks` are filled in by the caller. fini asserts that nothing is held.
+ */
+void holds_init(struct holds *holds);
+void holds_fini(struct holds *holds);
 
 /* One more grant. 0 or -ENOMEM. */
 int hold_grant(struct holds *holds, struct storage *storage);
 
 /* Takes `grants` back. 0, or -EPROTO: there are not as many; then nothing is changed. */
-int hold_return(struct holds *holds, struct storages *storages, uint64_t storage, uint64_t grants);
+int hold_return(struct holds *holds, uint64_t storage, uint64_t grants);
 
-int holds_have(const struct holds *holds, const struct storage *storage);
+/* Takes all grants back: the client's process is gone. */
+void holds_return_all(struct holds *holds);
+
+/* Ends the hold that `node`, its `parked`, belongs to: no fork page needs it any more. */
+void hold_freed(struct holds *holds, struct heap_node *node);
+
+/* The hold of a client that has grants on `storage`, borrowed, or NULL. */
+struct hold *holds_find(const struct holds *holds, const struct storage *storage);
 
 static inline uint64_t holds_count(const struct holds *holds) {
-    return holds->grants.count;
+    return holds->by_storage.count;
 }

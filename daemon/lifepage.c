@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -15,7 +16,7 @@
 enum { PAGE_NBYTES = 4096 };
 
 void lifepages_init(struct lifepages *pages) {
-    table_init(&pages->owners);
+    table_init(&pages->pages);
     pages->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (pages->fd < 0) {
         log_warn("event=lifepage.none error=\"%s\"", strerror(errno));
@@ -23,7 +24,7 @@ void lifepages_init(struct lifepages *pages) {
 }
 
 void lifepages_fini(struct lifepages *pages) {
-    table_fini(&pages->owners);
+    table_fini(&pages->pages);
     if (pages->fd >= 0) {
         close(pages->fd);
         pages->fd = -1;
@@ -46,9 +47,28 @@ static int page_create(void) {
     return fd;
 }
 
-int lifepage_open(struct lifepages *pages, void *owner, int *ret_fd) {
+/* 0 or a negative errno. */
+static int watch(struct lifepages *pages, struct lifepage *page, int fd) {
     char path[32];
 
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    /* Which of the events comes depends on the kernel: a memfd's last close is told by some, the
+     * end of its inode (also as IN_IGNORED) by all. */
+    int descriptor = inotify_add_watch(pages->fd, path, IN_CLOSE | IN_DELETE_SELF | IN_MASK_CREATE);
+    if (descriptor < 0) {
+        return -errno;
+    }
+    if (table_set(&pages->pages, (uint64_t)descriptor, page) < 0) {
+        inotify_rm_watch(pages->fd, descriptor);
+        return -ENOMEM;
+    }
+    page->watch = descriptor;
+    return 0;
+}
+
+int lifepage_open(struct lifepages *pages, struct lifepage *page, int *ret_fd) {
+    page->watch = 0;
+    *ret_fd = -1;
     if (pages->fd < 0) {
         return 0;
     }
@@ -56,37 +76,50 @@ int lifepage_open(struct lifepages *pages, void *owner, int *ret_fd) {
     if (fd < 0) {
         return fd;
     }
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    /* Which of the events comes depends on the kernel: a memfd's last close is told by some, the
-     * end of its inode (also as IN_IGNORED) by all. */
-    int watch = inotify_add_watch(pages->fd, path, IN_CLOSE | IN_DELETE_SELF);
-    if (watch < 0) {
-        log_warn("event=lifepage.none error=\"%s\"", strerror(errno));
+    int r = watch(pages, page, fd);
+    if (r < 0) {
         close(fd);
+        if (r == -ENOMEM) {
+            return r;
+        }
+        log_warn("event=lifepage.none error=\"%s\"", strerror(-r));
         return 0;
     }
-    if (table_set(&pages->owners, (uint64_t)watch, owner) < 0) {
-        inotify_rm_watch(pages->fd, watch);
-        close(fd);
-        return -ENOMEM;
-    }
     *ret_fd = fd;
-    return watch;
+    return 0;
 }
 
-void lifepage_forget(struct lifepages *pages, int watch) {
-    if (table_remove(&pages->owners, (uint64_t)watch)) {
+int lifepage_adopt(struct lifepages *pages, struct lifepage *page, int fd) {
+    struct stat info;
+
+    page->watch = 0;
+    /* Only shared memory has seals; anything else could make us wait for a file system. And nothing
+     * that we keep open ourselves is as small as a page: that would never be closed. */
+    if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &info) != 0 || info.st_size != PAGE_NBYTES) {
+        return -EPROTO;
+    }
+    if (pages->fd < 0) {
+        return -ENOSYS;
+    }
+    int r = watch(pages, page, fd);
+    return r == -EEXIST ? -EPROTO : r;
+}
+
+void lifepage_forget(struct lifepages *pages, struct lifepage *page) {
+    if (page->watch) {
+        table_remove(&pages->pages, (uint64_t)page->watch);
         /* Fails when the inode is gone already. */
-        (void)inotify_rm_watch(pages->fd, watch);
+        (void)inotify_rm_watch(pages->fd, page->watch);
+        page->watch = 0;
     }
 }
 
-static void closed(struct lifepages *pages, int watch) {
-    void *owner = table_find(&pages->owners, (uint64_t)watch);
+static void closed(struct lifepages *pages, int descriptor) {
+    struct lifepage *page = table_find(&pages->pages, (uint64_t)descriptor);
 
-    if (owner) {
-        lifepage_forget(pages, watch);
-        pages->closed(owner);
+    if (page) {
+        lifepage_forget(pages, page);
+        page->closed(page);
     }
 }
 
@@ -94,7 +127,7 @@ static void closed(struct lifepages *pages, int watch) {
 static int find_living(const struct lifepages *pages, struct table *living) {
     char path[48];
     char line[256];
-    unsigned watch;
+    unsigned descriptor;
     int r = 0;
 
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pages->fd);
@@ -103,8 +136,8 @@ static int find_living(const struct lifepages *pages, struct table *living) {
         return -1;
     }
     while (r == 0 && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "inotify wd:%x ", &watch) == 1 && watch) {
-            r = table_set(living, watch, living);
+        if (sscanf(line, "inotify wd:%x ", &descriptor) == 1 && descriptor) {
+            r = table_set(living, descriptor, living);
         }
     }
     r = ferror(file) ? -1 : r;
@@ -116,16 +149,16 @@ static int find_living(const struct lifepages *pages, struct table *living) {
 static void look_at_all(struct lifepages *pages) {
     size_t count = 0;
     size_t cursor = 0;
-    uint64_t watch;
-    void *owner;
+    uint64_t descriptor;
+    void *page;
     struct table living = {0};
-    int *dead = calloc(pages->owners.count + 1, sizeof *dead);
+    int *dead = calloc(pages->pages.count + 1, sizeof *dead);
 
-    log_warn("event=lifepage.overflow watches=%zu", pages->owners.count);
+    log_warn("event=lifepage.overflow watches=%zu", pages->pages.count);
     if (dead && find_living(pages, &living) == 0) {
-        while (table_next(&pages->owners, &cursor, &watch, &owner)) {
-            if (!table_find(&living, watch)) {
-                dead[count++] = (int)watch;
+        while (table_next(&pages->pages, &cursor, &descriptor, &page)) {
+            if (!table_find(&living, descriptor)) {
+                dead[count++] = (int)descriptor;
             }
         }
     }

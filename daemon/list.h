@@ -39,6 +39,17 @@ static inline void list_remove(struct list *link) {
     list_init(link);
 }
 
+/* Moves all links of `from` to the end of `list`. */
+static inline void list_splice(struct list *list, struct list *from) {
+    if (!list_is_empty(from)) {
+        from->next->prev = list->prev;
+        from->prev->next = list;
+        list->prev->next = from->next;
+        list->prev = from->prev;
+        list_init(from);
+    }
+}
+
 /* Takes the oldest link off the list, or returns NULL. */
 static inline struct list *list_pop(struct list *list) {
     struct list *link = list->next;

@@ -40,14 +40,26 @@ static uint64_t sooner(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+bool server_is_idle(const struct server *server) {
+    return server->clients_count == 0 && server->catalog.count == 0 &&
+           server->tickets.by_id.count == 0;
+}
+
+/* Takes tickets back that nobody will redeem. Returns when to call it again. */
+static uint64_t expire_tickets(struct server *server) {
+    if (server->clients_count > 0 && server->tickets.lease_ms > 0) {
+        return UINT64_MAX; /* when memory is short */
+    }
+    tickets_expire(&server->tickets);
+    return tickets_due(&server->tickets);
+}
+
 /* When the daemon ends for want of work; UINT64_MAX: it has some. */
 static uint64_t idle_end(struct server *server) {
-    bool idle = server->clients_count == 0 && server->catalog.count == 0;
-
     if (server->acceptor.is_replaced && server->clients_count == 0) {
         return 0; /* nobody can come any more */
     }
-    if (!idle || server->options->idle_exit_ms == 0) {
+    if (!server_is_idle(server) || server->options->idle_exit_ms == 0) {
         server->idle_since_ms = 0;
         return UINT64_MAX;
     }
@@ -62,6 +74,7 @@ static uint64_t do_due(struct server *server) {
     uint64_t now_ms = server_now(server);
     uint64_t due_ms = catalog_expire(&server->catalog, now_ms);
 
+    due_ms = sooner(due_ms, expire_tickets(server));
     due_ms = sooner(due_ms, warm_expire(&server->segments, now_ms));
     due_ms = sooner(due_ms, reserve_refill(&server->segments, now_ms));
     due_ms = sooner(due_ms, acceptor_do_due(&server->acceptor, now_ms));
@@ -220,7 +233,10 @@ static void init_nouns(struct server *server) {
     server->catalog = (struct catalog){
         .storages = &server->storages, .ready = &server->ready, .max = options->max_names};
     catalog_init(&server->catalog);
-    server->tickets.storages = &server->storages;
+    server->tickets = (struct tickets){.storages = &server->storages,
+                                       .now = now_of,
+                                       .owner = server,
+                                       .lease_ms = options->ticket_lease_ms};
     tickets_init(&server->tickets);
 }
 
@@ -239,7 +255,6 @@ int server_init(struct server *server, const struct options *options,
     }
     signal(SIGPIPE, SIG_IGN); /* a reader of the log went away */
     signal(SIGXFSZ, SIG_IGN); /* a segment above RLIMIT_FSIZE is an error, not our end */
-    server->pages.closed = client_page_closed;
     lifepages_init(&server->pages);
     int r = open_loop(server);
     if (r < 0) {

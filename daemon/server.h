@@ -68,5 +68,8 @@ void server_run(struct server *server);
 /* Milliseconds on a clock that only goes forward; that of this event. */
 uint64_t server_now(const struct server *server);
 
+/* Whether nobody is here, and nothing that somebody could come for. */
+bool server_is_idle(const struct server *server);
+
 /* To be called at the end of every event. */
 void server_settle(struct server *server);

@@ -1,4 +1,4 @@
-"""The C example, built against the package's own header and library, with a Python process."""
+"""The C examples, built against the package's own header and library."""
 
 import subprocess
 import sys
@@ -11,10 +11,10 @@ PACKAGE = d.PACKAGES / "tensorcx"
 
 
 def build(program):
-    """Compiles examples/share.c as a user would."""
+    """Compiles the example of that name as a user would."""
     warnings = ["-Wall", "-Wextra", "-Werror"]
     library = [f"-L{PACKAGE}/lib", "-l:libtensorcx.so.0", f"-Wl,-rpath,{PACKAGE}/lib"]
-    source = [f"-I{PACKAGE}/include", EXAMPLES / "share.c"]
+    source = [f"-I{PACKAGE}/include", EXAMPLES / f"{program.name}.c"]
     subprocess.run(["cc", *warnings, *source, *library, "-o", program], check=True)
 
 
@@ -41,3 +41,12 @@ def test_alone_it_waits_for_a_python_process_that_somebody_else_starts(tmp_path)
         output, _ = alone.communicate(timeout=120)
     assert alone.returncode == 0
     assert "sum: 615" in output
+
+
+def test_a_tensor_without_a_name_goes_through_a_pipe(tmp_path):
+    build(tmp_path / "pass")
+    make = [tmp_path / "pass", "make"]
+    ticket = subprocess.run(make, stdout=subprocess.PIPE, check=True, timeout=120).stdout
+    count = [tmp_path / "pass", "sum"]
+    run = subprocess.run(count, input=ticket, stdout=subprocess.PIPE, check=True, timeout=120)
+    assert run.stdout == b"a ticket of 80 bytes, 1000000 numbers, sum 499999500000\n"

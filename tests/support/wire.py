@@ -5,6 +5,7 @@ outside.
 """
 
 import array
+import ctypes
 import mmap
 import os
 import socket
@@ -25,6 +26,15 @@ from wire_table import (
 
 DEADLINE = float(os.environ.get("TEST_DEADLINE", "60"))  # seconds, against hangs only
 ROOM = 256 * 1024
+
+# Python's own mmap() keeps a second descriptor of the file open.
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+]  # fmt: skip
+LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+MAP_FAILED = ctypes.c_void_p(-1).value
 
 # What a client of today says of itself.
 HELLO = {
@@ -166,6 +176,7 @@ class Connection:
         if number is None:
             self.numbers += MESSAGES[message].is_call
             number = self.numbers if MESSAGES[message].is_call else 0
+        header = {"nfds": len(fds)} | (header or {})
         self.send_bytes(frame(message, tail, number=number, header=header, **fields), fds)
         return number
 
@@ -249,6 +260,19 @@ class Connection:
     def attach(self, storage: int, *older: int):
         self.call("ATTACH", ids(older), storage=storage)
 
+    def fork(self) -> "ForkPage":
+        """What a client does before it forks. Who has the page stands for the child."""
+        page = ForkPage()
+        self.send("FORK", fds=[page.fd])
+        os.close(page.fd)
+        return page
+
+    def ticket(self, storage: int) -> int:
+        return self.call("TICKET", storage=storage)["ticket"]
+
+    def redeem(self, ticket: int, storage: int) -> dict:
+        return self.call("REDEEM", ticket=ticket, storage=storage)["grant"]
+
     def stats(self) -> dict[str, int]:
         reply = self.call("STATS")
         return {name: reply[name] for name in STATS}
@@ -286,6 +310,20 @@ class Connection:
                 found.append(client)
                 rest = rest[(end + 7) // 8 * 8 :]
         return found
+
+
+class ForkPage:
+    """A fork page that this process has mapped until close(); `fd` is the caller's."""
+
+    def __init__(self):
+        self.fd = os.memfd_create("fork", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, 4096)
+        self.address = LIBC.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, self.fd, 0)
+        assert self.address != MAP_FAILED
+
+    def close(self):
+        """As when the last process that has it ends."""
+        LIBC.munmap(self.address, 4096)
 
 
 def as_bytes(name) -> bytes:

@@ -1,4 +1,5 @@
 /* Life pages: whose is gone is told once, also when the kernel lost the events. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/inotify.h>
@@ -9,25 +10,33 @@
 #include "lifepage.h"
 
 struct owner {
-    int fd, watch;
+    struct lifepage page;
+    int fd;
     int closed; /* how often it was told */
 };
 
-static void on_closed(void *owner) {
-    ((struct owner *)owner)->closed++;
+static void on_closed(struct lifepage *page) {
+    ((struct owner *)page)->closed++;
 }
 
 static void setup(struct lifepages *pages) {
-    *pages = (struct lifepages){.closed = on_closed};
     lifepages_init(pages);
     EXPECT_TRUE(pages->fd >= 0);
 }
 
 static struct owner *given_page(struct lifepages *pages, struct owner *owner) {
-    *owner = (struct owner){.fd = -1};
-    owner->watch = lifepage_open(pages, owner, &owner->fd);
-    EXPECT_TRUE(owner->watch > 0);
+    *owner = (struct owner){.page.closed = on_closed};
+    EXPECT_EQ(0, lifepage_open(pages, &owner->page, &owner->fd));
+    EXPECT_TRUE(lifepage_is_open(&owner->page));
     return owner;
+}
+
+/* A memfd as a client makes one. */
+static int given_memfd(off_t nbytes) {
+    int fd = memfd_create("test", MFD_CLOEXEC);
+
+    EXPECT_EQ(0, ftruncate(fd, nbytes));
+    return fd;
 }
 
 TEST(who_closes_its_page_is_told_once) {
@@ -42,7 +51,7 @@ TEST(who_closes_its_page_is_told_once) {
     lifepages_read(&pages);
     EXPECT_EQ(1, gone.closed);
     EXPECT_EQ(0, alive.closed);
-    lifepage_forget(&pages, alive.watch);
+    lifepage_forget(&pages, &alive.page);
     close(alive.fd);
     lifepages_read(&pages);
     EXPECT_EQ(0, alive.closed);
@@ -87,12 +96,67 @@ TEST(lost_events_are_made_up_for) {
     for (int i = 0; i < 40; i++) {
         EXPECT_EQ(i % 3 == 0, owners[i].closed);
     }
-    EXPECT_EQ(40 - 14, pages.owners.count);
+    EXPECT_EQ(40 - 14, pages.pages.count);
     for (int i = 0; i < 40; i++) {
         if (i % 3) {
-            lifepage_forget(&pages, owners[i].watch);
+            lifepage_forget(&pages, &owners[i].page);
             close(owners[i].fd);
         }
     }
     lifepages_fini(&pages);
+}
+
+TEST(a_page_of_a_clients_own_is_told_when_nobody_has_it_mapped) {
+    struct lifepages pages;
+    struct owner owner = {.page.closed = on_closed, .fd = given_memfd(4096)};
+    setup(&pages);
+
+    void *mapped = mmap(NULL, 4096, PROT_READ, MAP_SHARED, owner.fd, 0);
+    EXPECT_EQ(0, lifepage_adopt(&pages, &owner.page, owner.fd));
+    close(owner.fd);
+    lifepages_read(&pages);
+    EXPECT_EQ(0, owner.closed);
+    munmap(mapped, 4096);
+    lifepages_read(&pages);
+    EXPECT_EQ(1, owner.closed);
+    EXPECT_TRUE(!lifepage_is_open(&owner.page));
+    lifepages_fini(&pages);
+}
+
+TEST(only_a_small_memfd_that_is_not_watched_yet_is_a_page) {
+    struct lifepages pages;
+    struct owner ours, theirs = {.page.closed = on_closed, .fd = given_memfd(4096)}, other = theirs;
+    int large = given_memfd(8192);
+    int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    setup(&pages);
+    given_page(&pages, &ours);
+
+    EXPECT_EQ(0, lifepage_adopt(&pages, &theirs.page, theirs.fd));
+    EXPECT_EQ(-EPROTO, lifepage_adopt(&pages, &other.page, theirs.fd));
+    EXPECT_EQ(-EPROTO, lifepage_adopt(&pages, &other.page, ours.fd));
+    EXPECT_EQ(-EPROTO, lifepage_adopt(&pages, &other.page, large));
+    EXPECT_EQ(-EPROTO, lifepage_adopt(&pages, &other.page, file));
+    EXPECT_TRUE(!lifepage_is_open(&other.page));
+    EXPECT_EQ(2, pages.pages.count);
+    close(large);
+    close(file);
+    close(ours.fd);
+    close(theirs.fd);
+    lifepages_read(&pages);
+    EXPECT_EQ(1, ours.closed);
+    EXPECT_EQ(1, theirs.closed);
+    lifepages_fini(&pages);
+}
+
+TEST(without_inotify_there_are_no_pages) {
+    struct lifepages pages = {.fd = -1};
+    struct lifepage page;
+    int memfd = given_memfd(4096);
+    int fd;
+
+    EXPECT_EQ(0, lifepage_open(&pages, &page, &fd));
+    EXPECT_EQ(-1, fd);
+    EXPECT_TRUE(!lifepage_is_open(&page));
+    EXPECT_EQ(-ENOSYS, lifepage_adopt(&pages, &page, memfd));
+    close(memfd);
 }

@@ -32,6 +32,8 @@ TEST(without_options_there_are_the_documented_defaults) {
     EXPECT_EQ(96 << 20, options.reserve);
     EXPECT_EQ(5000, options.warm_ms);
     EXPECT_EQ(0, options.idle_exit_ms);
+    EXPECT_EQ(60000, options.ticket_lease_ms);
+    EXPECT_EQ(4096, options.client_forks);
     EXPECT_EQ(4096, options.max_clients);
     EXPECT_EQ(1 << 20, options.max_storages);
     EXPECT_EQ(1 << 20, options.max_names);

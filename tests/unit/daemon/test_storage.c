@@ -13,21 +13,36 @@ struct fixture {
     struct segments segments;
     struct storages storages;
     struct account account;
+    struct tickets tickets;
+    struct forkpages forks; /* nobody forks here */
     struct holds alice, bob;
 };
+
+static uint64_t now(void *owner) {
+    (void)owner;
+    return 0;
+}
 
 static void setup(struct fixture *f) {
     *f = (struct fixture){.storages = {.segments = &f->segments, .max = LIMIT},
                           .account = {.has_client = true}};
     storages_init(&f->storages);
+    f->tickets = (struct tickets){.storages = &f->storages, .now = now};
+    tickets_init(&f->tickets);
+    forkpages_init(&f->forks);
+    f->alice = f->bob =
+        (struct holds){.storages = &f->storages, .tickets = &f->tickets, .forks = &f->forks};
     holds_init(&f->alice);
     holds_init(&f->bob);
 }
 
 /* Everybody lets go; asserts that nothing is left. */
 static void teardown(struct fixture *f) {
-    holds_fini(&f->alice, &f->storages);
-    holds_fini(&f->bob, &f->storages);
+    holds_return_all(&f->alice);
+    holds_return_all(&f->bob);
+    holds_fini(&f->alice);
+    holds_fini(&f->bob);
+    tickets_fini(&f->tickets);
     storages_fini(&f->storages);
     EXPECT_EQ(0, f->account.used[ACCOUNT_BYTES]);
     EXPECT_EQ(0, f->account.used[ACCOUNT_STORAGES]);
@@ -114,9 +129,9 @@ TEST(a_hold_lasts_until_every_grant_is_returned) {
     hold_grant(&f.alice, storage_find(&f.storages, id));
     hold_grant(&f.alice, storage_find(&f.storages, id));
     EXPECT_EQ(1, holds_count(&f.alice));
-    EXPECT_EQ(0, hold_return(&f.alice, &f.storages, id, 2));
+    EXPECT_EQ(0, hold_return(&f.alice, id, 2));
     EXPECT_EQ(1, storage_find(&f.storages, id)->holders);
-    EXPECT_EQ(0, hold_return(&f.alice, &f.storages, id, 1));
+    EXPECT_EQ(0, hold_return(&f.alice, id, 1));
     EXPECT_TRUE(storage_find(&f.storages, id) == NULL);
     EXPECT_EQ(0, holds_count(&f.alice));
     teardown(&f);
@@ -127,9 +142,9 @@ TEST(returning_more_than_was_granted_changes_nothing) {
     setup(&f);
     uint64_t id = given_held(&f);
 
-    EXPECT_EQ(-EPROTO, hold_return(&f.alice, &f.storages, id, 2));
-    EXPECT_EQ(-EPROTO, hold_return(&f.alice, &f.storages, id, 0));
-    EXPECT_EQ(-EPROTO, hold_return(&f.alice, &f.storages, id, UINT64_MAX));
+    EXPECT_EQ(-EPROTO, hold_return(&f.alice, id, 2));
+    EXPECT_EQ(-EPROTO, hold_return(&f.alice, id, 0));
+    EXPECT_EQ(-EPROTO, hold_return(&f.alice, id, UINT64_MAX));
     EXPECT_EQ(1, storage_find(&f.storages, id)->holders);
     teardown(&f);
 }
@@ -139,10 +154,10 @@ TEST(nobody_can_return_what_another_holds) {
     setup(&f);
     uint64_t id = given_held(&f);
 
-    EXPECT_EQ(-EPROTO, hold_return(&f.bob, &f.storages, id, 1));
-    EXPECT_EQ(-EPROTO, hold_return(&f.bob, &f.storages, id + 1, 1));
-    EXPECT_EQ(-EPROTO, hold_return(&f.bob, &f.storages, 0, 1));
-    EXPECT_TRUE(holds_have(&f.alice, storage_find(&f.storages, id)));
+    EXPECT_EQ(-EPROTO, hold_return(&f.bob, id, 1));
+    EXPECT_EQ(-EPROTO, hold_return(&f.bob, id + 1, 1));
+    EXPECT_EQ(-EPROTO, hold_return(&f.bob, 0, 1));
+    EXPECT_TRUE(holds_find(&f.alice, storage_find(&f.storages, id)));
     teardown(&f);
 }
 
@@ -153,7 +168,7 @@ TEST(a_storage_lives_while_one_of_two_clients_holds_it) {
 
     hold_grant(&f.bob, storage_find(&f.storages, id));
     EXPECT_EQ(2, storage_find(&f.storages, id)->holders);
-    EXPECT_EQ(0, hold_return(&f.alice, &f.storages, id, 1));
+    EXPECT_EQ(0, hold_return(&f.alice, id, 1));
     EXPECT_EQ(1, storage_find(&f.storages, id)->holders);
     teardown(&f);
     EXPECT_TRUE(storage_find(&f.storages, id) == NULL);

@@ -1,0 +1,129 @@
+#include "forkpage.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+
+void forkpages_init(struct forkpages *forks) {
+    list_init(&forks->open);
+    forks->noted = forks->count = forks->unwatched = 0;
+    forks->until_end = (struct heap){0};
+}
+
+/* The page before `link` in the list of open ones, or NULL. */
+static struct forkpage *older(const struct forkpages *forks, const struct list *link) {
+    return link->prev == &forks->open ? NULL : container_of(link->prev, struct forkpage, link);
+}
+
+/* Whether it began before this page, if there is one. */
+static int needs(const struct forkpage *page, const struct heap_node *node) {
+    return page && node->key < page->sequence;
+}
+
+static int park_until_end(struct forkpages *forks, struct heap_node *node) {
+    if (node->key >= forks->unwatched) {
+        return 0;
+    }
+    heap_push(&forks->until_end, node);
+    return 1;
+}
+
+int forkpages_park(struct forkpages *forks, struct heap_node *node) {
+    struct forkpage *newest = older(forks, &forks->open);
+
+    if (needs(newest, node)) {
+        heap_push(&newest->parked, node);
+        return 1;
+    }
+    return park_until_end(forks, node);
+}
+
+/* ----------------------------------------------------------------------------------------- close
+ */
+
+static void forkpage_close(struct forkpage *page) {
+    struct forkpages *forks = page->forks;
+    struct forkpage *next = older(forks, &page->link);
+
+    while (page->parked.root && !needs(next, page->parked.root)) {
+        struct heap_node *node = heap_pop(&page->parked);
+        if (!park_until_end(forks, node)) {
+            forks->freed(forks, node);
+        }
+    }
+    if (next) {
+        heap_meld(&next->parked, &page->parked);
+    }
+    lifepage_forget(forks->pages, &page->page);
+    list_remove(&page->link);
+    forks->count--;
+    free(page);
+}
+
+static void on_closed(struct lifepage *lifepage) {
+    struct forkpage *page = container_of(lifepage, struct forkpage, page);
+    struct forkpages *forks = page->forks;
+
+    forkpage_close(page);
+    forks->closed(forks);
+}
+
+void forkpages_process_gone(struct forkpages *forks) {
+    struct heap_node *node;
+
+    forks->unwatched = 0;
+    while ((node = heap_pop(&forks->until_end))) {
+        forks->freed(forks, node);
+    }
+}
+
+void forkpages_fini(struct forkpages *forks) {
+    forkpages_process_gone(forks);
+    while (!list_is_empty(&forks->open)) {
+        forkpage_close(container_of(forks->open.next, struct forkpage, link));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ open
+ */
+
+static int forkpage_open(struct forkpages *forks, int fd) {
+    if (forks->count >= forks->max) {
+        return -EDQUOT;
+    }
+    struct forkpage *page = calloc(1, sizeof *page);
+    if (!page) {
+        return -ENOMEM;
+    }
+    page->page.closed = on_closed;
+    int r = lifepage_adopt(forks->pages, &page->page, fd);
+    if (r < 0) {
+        free(page);
+        return r;
+    }
+    page->forks = forks;
+    page->sequence = forks->noted;
+    list_append(&forks->open, &page->link);
+    forks->count++;
+    return 0;
+}
+
+int forkpages_note(struct forkpages *forks, int fd) {
+    const char *reason = "the note came without a page";
+
+    forks->noted++;
+    if (fd >= 0) {
+        int r = forkpage_open(forks, fd);
+        if (r == 0 || r == -EPROTO) {
+            return r;
+        }
+        reason = r == -EDQUOT ? "as many as --client-forks allows" : strerror(-r);
+    }
+    if (!forks->unwatched) {
+        log_warn("event=fork.unwatched reason=\"%s\"", reason);
+    }
+    forks->unwatched = forks->noted;
+    return 0;
+}

@@ -1,0 +1,56 @@
+/*
+ * forkpage.h - what a client held when it forked stays until its children are done with it
+ *
+ * A client that is about to fork maps a page and sends it with its FORK note; the child inherits
+ * the mapping. The page is closed when nobody has it mapped any more. What the client lets go
+ * meanwhile is parked on the newest open page, if it began before that one; when the page is
+ * closed, what began before the next older page as well moves on to that one, all at once, and the
+ * rest is free. Each client has one `struct forkpages`. Knows neither holds nor messages: what is
+ * parked is a node whose key tells after how many notes it began.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "heap.h"
+#include "lifepage.h"
+#include "list.h"
+
+struct forkpage {
+    struct lifepage page;
+    struct list link;        /* forkpages::open */
+    struct forkpages *forks; /* borrowed: owns us */
+    uint64_t sequence;       /* of its FORK note */
+    struct heap parked;      /* those that began last come first */
+};
+
+struct forkpages {
+    struct lifepages *pages;                                        /* borrowed: outlives us */
+    void (*freed)(struct forkpages *forks, struct heap_node *node); /* no page needs it any more */
+    void (*closed)(struct forkpages *forks);                        /* a page is; after `freed` */
+    uint64_t max;                                                   /* of open pages */
+
+    uint64_t noted;   /* FORK notes until now */
+    struct list open; /* of struct forkpage, the oldest first; owned */
+    uint64_t count;   /* of them */
+
+    uint64_t unwatched;    /* the last note without a page, as if that were open until the process
+                              ends; 0: none */
+    struct heap until_end; /* parked for that */
+};
+
+/* `pages`, `freed`, `closed` and `max` are filled in by the caller. */
+void forkpages_init(struct forkpages *forks);
+
+/* A FORK note came, with a descriptor, which is borrowed, or -1. 0, or -EPROTO: it is not one of a
+ * fork page. A page that cannot be watched, or is one too many, counts as none. */
+int forkpages_note(struct forkpages *forks, int fd);
+
+/* Parks `node`, unless no page needs it. Returns whether it is parked; heap_remove() ends that. */
+int forkpages_park(struct forkpages *forks, struct heap_node *node);
+
+/* The client's process is gone: so is what waited for that, and no page did. */
+void forkpages_process_gone(struct forkpages *forks);
+
+/* Closes all pages at once. */
+void forkpages_fini(struct forkpages *forks);

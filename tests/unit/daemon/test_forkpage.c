@@ -1,0 +1,270 @@
+/* Fork pages: what was held at a fork stays until the page is closed, in every order. The storages
+ * have no bytes. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "fixture.h"
+#include "hold.h"
+#include "log.h"
+#include "status.h"
+
+enum { STORAGES = 24, PAGES = 12 };
+
+struct fixture {
+    struct segments segments;
+    struct storages storages;
+    struct account account; /* that is charged for all */
+    struct tickets tickets;
+    struct lifepages pages;
+    struct forkpages forks;
+    struct holds holds;
+};
+
+static uint64_t now(void *owner) {
+    (void)owner;
+    return 0;
+}
+
+static void on_freed(struct forkpages *forks, struct heap_node *node) {
+    hold_freed(&container_of(forks, struct fixture, forks)->holds, node);
+}
+
+static void on_closed(struct forkpages *forks) {
+    (void)forks;
+}
+
+static void setup(struct fixture *f) {
+    *f = (struct fixture){
+        .storages = {.segments = &f->segments, .max = 1000},
+        .account.has_client = true,
+        .tickets = {.storages = &f->storages, .now = now},
+        .forks = {.pages = &f->pages, .freed = on_freed, .closed = on_closed, .max = PAGES},
+        .holds = {.storages = &f->storages, .tickets = &f->tickets, .forks = &f->forks}};
+    log_set_level(LOG_ERROR);
+    storages_init(&f->storages);
+    tickets_init(&f->tickets);
+    lifepages_init(&f->pages);
+    forkpages_init(&f->forks);
+    holds_init(&f->holds);
+}
+
+/* The client ends, and all its pages; asserts that nothing is left. */
+static void teardown(struct fixture *f) {
+    holds_return_all(&f->holds);
+    forkpages_fini(&f->forks);
+    EXPECT_EQ(0, f->forks.count);
+    EXPECT_EQ(0, f->pages.pages.count);
+    holds_fini(&f->holds);
+    tickets_fini(&f->tickets);
+    lifepages_fini(&f->pages);
+    storages_fini(&f->storages);
+}
+
+static uint64_t given_held(struct fixture *f) {
+    struct storage *storage;
+    struct waitlist *wait;
+    struct shortage shortage;
+
+    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->account, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(0, hold_grant(&f->holds, storage));
+    storage_unref(&f->storages, storage);
+    return storage->id;
+}
+
+/* A fork with a page, which the test closes. */
+static int given_fork(struct fixture *f) {
+    int fd = memfd_create("fork", MFD_CLOEXEC);
+
+    EXPECT_EQ(0, ftruncate(fd, 4096));
+    EXPECT_EQ(0, forkpages_note(&f->forks, fd));
+    return fd;
+}
+
+static void close_page(struct fixture *f, int fd) {
+    close(fd);
+    lifepages_read(&f->pages);
+}
+
+static void let_go(struct fixture *f, uint64_t id) {
+    EXPECT_EQ(0, hold_return(&f->holds, id, 1));
+}
+
+static int lives(const struct fixture *f, uint64_t id) {
+    return storage_find(&f->storages, id) != NULL;
+}
+
+TEST(a_release_waits_for_the_pages_after_its_hold_and_for_no_others) {
+    struct fixture f;
+    setup(&f);
+    uint64_t before = given_held(&f);
+    int page = given_fork(&f);
+    uint64_t after = given_held(&f);
+
+    let_go(&f, before);
+    let_go(&f, after);
+    EXPECT_TRUE(lives(&f, before));
+    EXPECT_TRUE(!lives(&f, after));
+    EXPECT_EQ(1, holds_count(&f.holds));
+    close_page(&f, page);
+    EXPECT_TRUE(!lives(&f, before));
+    EXPECT_EQ(0, holds_count(&f.holds));
+    teardown(&f);
+}
+
+TEST(pages_that_overlap_for_ever_do_not_keep_what_was_gone_before_them) {
+    struct fixture f;
+    setup(&f);
+    uint64_t id = given_held(&f);
+    int page = given_fork(&f);
+
+    let_go(&f, id);
+    int next = given_fork(&f);
+    EXPECT_TRUE(lives(&f, id));
+    close_page(&f, page);
+    EXPECT_TRUE(!lives(&f, id));
+    close_page(&f, next);
+    teardown(&f);
+}
+
+TEST(a_parked_hold_has_no_grants_to_return) {
+    struct fixture f;
+    setup(&f);
+    uint64_t id = given_held(&f);
+    int page = given_fork(&f);
+
+    let_go(&f, id);
+    EXPECT_TRUE(!holds_find(&f.holds, storage_find(&f.storages, id)));
+    EXPECT_EQ(-EPROTO, hold_return(&f.holds, id, 1));
+    EXPECT_EQ(0, hold_grant(&f.holds, storage_find(&f.storages, id)));
+    EXPECT_EQ(1, storage_find(&f.storages, id)->holders);
+    close_page(&f, page);
+    EXPECT_TRUE(lives(&f, id));
+    teardown(&f);
+    EXPECT_TRUE(!lives(&f, id));
+}
+
+TEST(notes_without_a_page_are_one_page_that_the_end_of_the_process_closes) {
+    struct fixture f;
+    setup(&f);
+    uint64_t first = given_held(&f);
+    EXPECT_EQ(0, forkpages_note(&f.forks, -1));
+    uint64_t second = given_held(&f);
+    int page = given_fork(&f);
+    EXPECT_EQ(0, forkpages_note(&f.forks, -1));
+    uint64_t third = given_held(&f);
+
+    let_go(&f, first);
+    let_go(&f, second);
+    let_go(&f, third);
+    EXPECT_TRUE(lives(&f, first) && lives(&f, second) && !lives(&f, third));
+    close_page(&f, page);
+    EXPECT_TRUE(lives(&f, first) && lives(&f, second));
+    forkpages_process_gone(&f.forks);
+    EXPECT_TRUE(!lives(&f, first) && !lives(&f, second));
+    teardown(&f);
+}
+
+TEST(a_page_too_many_counts_as_none) {
+    struct fixture f;
+    int fds[PAGES + 1];
+    setup(&f);
+
+    for (int i = 0; i <= PAGES; i++) {
+        fds[i] = given_fork(&f);
+    }
+    EXPECT_EQ(PAGES, f.forks.count);
+    uint64_t id = given_held(&f);
+    let_go(&f, id);
+    EXPECT_TRUE(!lives(&f, id));
+    for (int i = 0; i <= PAGES; i++) {
+        close_page(&f, fds[i]);
+    }
+    EXPECT_EQ(0, f.forks.count);
+    int page = given_fork(&f);
+    EXPECT_EQ(1, f.forks.count);
+    close_page(&f, page);
+    EXPECT_TRUE(f.forks.unwatched);
+    teardown(&f);
+}
+
+TEST(what_is_no_page_is_a_breach) {
+    struct fixture f;
+    int pipes[2];
+    setup(&f);
+
+    EXPECT_EQ(0, pipe(pipes));
+    EXPECT_EQ(-EPROTO, forkpages_note(&f.forks, pipes[0]));
+    EXPECT_EQ(0, f.forks.count);
+    close(pipes[0]);
+    close(pipes[1]);
+    teardown(&f);
+}
+
+/* ---------------------------------------------------------------------- against the definition */
+
+/* What the definition says: storage s lives while it is held, or was held at a fork whose page is
+ * open. Page PAGES stands for the life of the process, for notes without a page; these also keep
+ * what is parked at that time. */
+struct model {
+    uint64_t ids[STORAGES]; /* 0: not made yet */
+    int held[STORAGES];
+    int fds[PAGES]; /* -1: no page */
+    int pinned[PAGES + 1][STORAGES];
+};
+
+static void expect_as_defined(const struct fixture *f, const struct model *m) {
+    for (int s = 0; s < STORAGES; s++) {
+        int wanted = m->held[s];
+        for (int p = 0; p <= PAGES; p++) {
+            wanted |= m->pinned[p][s];
+        }
+        EXPECT_EQ(wanted, m->ids[s] && lives(f, m->ids[s]));
+    }
+}
+
+static void step(struct fixture *f, struct model *m) {
+    int s = rand() % STORAGES;
+    int p = rand() % PAGES;
+
+    if (!m->ids[s]) {
+        m->ids[s] = given_held(f);
+        m->held[s] = 1;
+    } else if (m->held[s] && rand() % 2) {
+        let_go(f, m->ids[s]);
+        m->held[s] = 0;
+    } else if (m->fds[p] < 0) {
+        m->fds[p] = given_fork(f);
+        memcpy(m->pinned[p], m->held, sizeof m->held);
+    } else if (rand() % 20 == 0) {
+        EXPECT_EQ(0, forkpages_note(&f->forks, -1));
+        for (int i = 0; i < STORAGES; i++) {
+            m->pinned[PAGES][i] |= m->ids[i] && lives(f, m->ids[i]);
+        }
+    } else {
+        close_page(f, m->fds[p]);
+        m->fds[p] = -1;
+        memset(m->pinned[p], 0, sizeof m->pinned[p]);
+    }
+}
+
+TEST(random_forks_releases_and_closed_pages_do_what_is_defined) {
+    for (unsigned seed = 0; seed < 200; seed++) {
+        struct fixture f;
+        struct model m = {0};
+        setup(&f);
+        srand(seed);
+        memset(m.fds, -1, sizeof m.fds);
+
+        for (int i = 0; i < 120; i++) {
+            step(&f, &m);
+            expect_as_defined(&f, &m);
+        }
+        for (int p = 0; p < PAGES; p++) {
+            if (m.fds[p] >= 0) {
+                close(m.fds[p]);
+            }
+        }
+        teardown(&f);
+    }
+}
