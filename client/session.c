@@ -181,6 +181,10 @@ void session_die(struct session *session, const char *format, ...) {
     vsnprintf(session->why, sizeof session->why, format, arguments);
     va_end(arguments);
     close_socket(session);
+    if (session->life_page) {
+        /* It alone keeps at the daemon what we hold, also for children from now on. */
+        madvise(session->life_page, (size_t)sysconf(_SC_PAGESIZE), MADV_DOFORK);
+    }
     session->is_unreported = 1;
     mark_dead(session);
     calls_wake_all(session);
