@@ -70,7 +70,7 @@ void call_free(struct session *session, struct call *call);
  * Returns whether it was sent. */
 int call_detach(struct session *session, const struct frame *frame);
 
-/* Sends a note, or queues it. Never waits. Lock held. */
+/* Sends a note, or queues it. Takes frame->fd. Never waits. Lock held. */
 void call_note(struct session *session, const struct frame *frame);
 
 /* For session.c; lock held, or nobody else knows the session. */

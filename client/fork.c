@@ -128,6 +128,7 @@ static void child(void) {
     for (struct tcx_client *client = clients; client; client = client->next) {
         client_start_over(client);
     }
+    mappings_start_over();
     finish();
 }
 

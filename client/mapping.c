@@ -129,3 +129,14 @@ void mapping_populate(struct mapping *mapping, uint64_t offset, uint64_t nbytes)
         }
     }
 }
+
+static void forget_populated(const void *node, VISIT visit, int depth) {
+    (void)depth;
+    if (visit == postorder || visit == leaf) {
+        atomic_store(&(*(struct mapping *const *)node)->populated, 0);
+    }
+}
+
+void mappings_start_over(void) {
+    twalk(mappings, forget_populated);
+}

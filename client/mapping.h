@@ -38,6 +38,7 @@ void mapping_close(struct mapping *mapping);
  * fault for each. No lock. */
 void mapping_populate(struct mapping *mapping, uint64_t offset, uint64_t nbytes);
 
-/* For fork.c. */
+/* For fork.c. The child begins without page table entries. */
 void mappings_lock(void);
 void mappings_unlock(void);
+void mappings_start_over(void);

@@ -7,6 +7,7 @@
 
 #include "tensorcx.h"
 
+#include "mapping.h"
 #include "peer.h"
 #include "storage.h"
 
@@ -70,9 +71,7 @@ static void expect_success(pid_t pid) {
     EXPECT_EQ(0, status);
 }
 
-/* ------------------------------------------------------------------------------------------ the
- * page
- */
+/* ------------------------------------------------------------------------------------- the page */
 
 TEST(a_fork_sends_a_sealed_page_that_only_the_child_keeps_mapped) {
     struct peer *peer = peer_create(&patient);
@@ -205,9 +204,7 @@ TEST(what_was_let_go_before_a_fork_is_released_before_it) {
     peer_destroy(peer);
 }
 
-/* ------------------------------------------------------------------------------------- a full
- * socket
- */
+/* -------------------------------------------------------------------------------- a full socket */
 
 static void note(struct peer *peer, uint32_t number) {
     struct wire_cancel fixed = {.request = number};
@@ -276,9 +273,33 @@ TEST(a_connection_that_ends_closes_what_waits_to_be_sent) {
     peer_destroy(peer);
 }
 
-/* ----------------------------------------------------------------------------------------- the
- * child
- */
+/* ------------------------------------------------------------------------------------ the child */
+
+TEST(a_child_has_the_mappings_but_not_their_page_table_entries) {
+    enum { NBYTES = 4 << 20 };
+    struct peer *peer = peer_create(&patient);
+    struct mapping *mapping;
+    int file = memfd_create("segment", MFD_CLOEXEC);
+
+    EXPECT_EQ(0, ftruncate(file, NBYTES));
+    EXPECT_EQ(STATUS_OK, mapping_open(1, 2, file, NBYTES, &mapping));
+    close(file);
+    mapping_populate(mapping, 0, NBYTES);
+    EXPECT_EQ(NBYTES, mapping->populated);
+    pid_t pid = fork();
+    if (pid == 0) {
+        EXPECT_TRUE(mapping_find(1, 2) == mapping);
+        EXPECT_EQ(0, mapping->populated);
+        mapping_populate(mapping, 0, NBYTES);
+        EXPECT_EQ(NBYTES, mapping->populated);
+        _exit(0);
+    }
+    expect_success(pid);
+    EXPECT_EQ(NBYTES, mapping->populated);
+    mapping_close(mapping);
+    EXPECT_TRUE(mapping_find(1, 2) == NULL);
+    peer_destroy(peer);
+}
 
 TEST(what_a_child_inherits_counts_as_shared_and_what_is_lost_does_not) {
     struct peer *alive = peer_create(&patient);

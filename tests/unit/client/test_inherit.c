@@ -94,8 +94,7 @@ static void signal_destroy(struct signal *signal) {
     close(signal->ends[1]);
 }
 
-/* ----------------------------------------------------------------------------------- passing it on
- */
+/* -------------------------------------------------------------------------------- passing it on */
 
 TEST(a_child_puts_what_it_inherited_without_a_copy) {
     tcx_put_options_t options = {.flags = TCX_PUT_NO_COPY};
@@ -212,9 +211,7 @@ TEST(a_child_recognises_what_it_inherited_when_it_comes_by_dlpack) {
     end();
 }
 
-/* ----------------------------------------------------------------------------------- how long it
- * stays
- */
+/* ---------------------------------------------------------------------------- how long it stays */
 
 TEST(what_a_child_inherited_stays_when_its_parent_lets_go) {
     struct signal let_go = signal_create();
@@ -405,9 +402,7 @@ TEST(what_nobody_could_keep_is_an_error_and_no_copy) {
     end();
 }
 
-/* --------------------------------------------------------------------------------- beside busy
- * threads
- */
+/* -------------------------------------------------------------------------- beside busy threads */
 
 TEST(forks_beside_a_daemon_that_is_stopped_lose_nothing_and_leave_nothing) {
     enum { FORKS = 20, TENSORS = 3000 };

@@ -67,9 +67,7 @@ static tcx_info_t info_of(const tcx_tensor_t *tensor) {
     return info;
 }
 
-/* --------------------------------------------------------------------------------- how often,
- * where
- */
+/* ----------------------------------------------------------------------------- how often, where */
 
 TEST(a_ticket_outlives_its_maker_and_is_the_memory_in_another_process) {
     struct ticket ticket;
@@ -150,8 +148,7 @@ TEST(of_two_tickets_each_keeps_the_memory) {
     end();
 }
 
-/* ------------------------------------------------------------------------------------ what travels
- */
+/* --------------------------------------------------------------------------------- what travels */
 
 TEST(a_view_travels_as_it_is_and_keeps_its_storage) {
     tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
@@ -292,8 +289,7 @@ TEST(another_clients_tensor_is_not_copied) {
     end();
 }
 
-/* ---------------------------------------------------------------------------------------- bundles
- */
+/* -------------------------------------------------------------------------------------- bundles */
 
 #define PATH(...) \
     (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
@@ -376,9 +372,7 @@ TEST(a_tensors_ticket_is_not_a_bundles) {
     end();
 }
 
-/* ------------------------------------------------------------------------------------ other
- * daemons
- */
+/* -------------------------------------------------------------------------------- other daemons */
 
 TEST(what_a_daemon_that_is_gone_left_is_copied_into_the_next_one) {
     given_daemon();
@@ -421,8 +415,7 @@ TEST(redeeming_starts_no_daemon) {
     daemon_clean(&own);
 }
 
-/* ---------------------------------------------------------------------------------- edited, forged
- */
+/* ------------------------------------------------------------------------------- edited, forged */
 
 TEST(a_ticket_with_any_byte_changed_is_refused) {
     given_daemon();
