@@ -43,11 +43,10 @@ void commit_relieve(struct segments *segments) {
 
 static void commit_finish(struct segment *segment) {
     struct segments *segments = segment->segments;
-    int r = segments->store->finish(segment->fd, segment->nbytes);
+    int r = segment->is_slab
+                ? ranges_add(&segments->ranges, segment, segment->nbytes, &segment->empty)
+                : 0;
 
-    if (r == 0 && segment->is_slab) {
-        r = ranges_add(&segments->ranges, segment, segment->nbytes, &segment->empty);
-    }
     if (r < 0) {
         commit_fail(segment, &(struct shortage){segment->nbytes, -r, NULL});
         return;

@@ -212,3 +212,13 @@ uint64_t memory_available(const char *root, const char **ret_limit) {
         cgroup < machine ? "the memory limit of the daemon's cgroup" : "the memory of this machine";
     return bytes_least(cgroup, machine);
 }
+
+bool memory_has_huge_pages(const char *root) {
+    char path[PATH_SIZE];
+    char text[TEXT_SIZE];
+
+    snprintf(path, sizeof path, "%s/sys/kernel/mm/transparent_hugepage/shmem_enabled", root);
+    /* All choices, the one in force in brackets. */
+    return read_text(path, text) && (strstr(text, "[always]") || strstr(text, "[within_size]") ||
+                                     strstr(text, "[advise]") || strstr(text, "[force]"));
+}

@@ -31,8 +31,8 @@ static const struct option table[] = {
     {"capacity", SIZE, "SIZE", NULL, FIELD(capacity), MIB, 64 * TIB,
      "most memory to commit, e.g. 512M, 8G (default: half of the memory available at the start)"},
     {"backing", CHOICE, "auto|posix|memfd", "auto", FIELD(backing), 0, 0,
-     "kind of shared memory; auto is posix, or memfd where /dev/shm has less room than the "
-     "capacity"},
+     "kind of shared memory; auto is posix, or memfd where the kernel gives huge pages or "
+     "/dev/shm has less room than the capacity"},
     {"reserve", SIZE, "SIZE", "96M", FIELD(reserve), 0, 64 * TIB,
      "memory that is kept ready while idle, so that first tensors are fast: a slab for small ones "
      "and, with the rest, one large segment; at most a sixteenth of the capacity and of the memory "

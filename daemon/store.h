@@ -17,11 +17,9 @@ struct store {
      * what clients get. */
     int (*create)(uint64_t nbytes, int *ret_fd);
 
-    /* Puts zeroed memory behind a part, so that touching it can never fail. -ENOSPC: no room. */
+    /* Puts zeroed memory behind a part, so that touching it can never fail. -ENOSPC or -ENOMEM: no
+     * room, and nothing more is behind it than before. */
     int (*commit)(int fd, uint64_t offset, uint64_t nbytes);
-
-    /* All that is wanted is committed; the segment is `nbytes` long from now on. */
-    int (*finish)(int fd, uint64_t nbytes);
 
     /* Copies `nbytes` into the segment. */
     int (*write)(int fd, uint64_t offset, const void *bytes, uint64_t nbytes);
@@ -32,7 +30,9 @@ struct store {
 
 extern const struct store store_posix; /* shm_open(), unlinked at once */
 extern const struct store store_memfd; /* memfd, sealed against any change of size */
+extern const struct store store_huge;  /* the same, of huge pages where the kernel has some */
 
-/* The store for --backing=auto|posix|memfd. auto takes memfd when /dev/shm has less room than
- * *capacity, and the log says so; posix lowers *capacity to that room. */
+/* The store for --backing=auto|posix|memfd. auto takes memfd when the kernel gives huge pages, or
+ * when /dev/shm has less room than *capacity, and the log says so; posix lowers *capacity to that
+ * room. */
 const struct store *store_choose(const char *backing, uint64_t *capacity);

@@ -12,6 +12,13 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "memory.h"
+
+#ifndef MADV_POPULATE_WRITE
+#    define MADV_POPULATE_WRITE 23
+#endif
+
+#define HUGE_PAGE ((uint64_t)2 << 20)
 
 static int set_size(int fd, uint64_t nbytes) {
     if (nbytes > INT64_MAX) {
@@ -53,8 +60,13 @@ static int create_posix(uint64_t nbytes, int *ret_fd) {
 
 static int create_memfd(uint64_t nbytes, int *ret_fd) {
     int fd = memfd_create("tensorcx", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int r = fd < 0 ? -errno : create_sized(fd, nbytes, ret_fd);
 
-    return fd < 0 ? -errno : create_sized(fd, nbytes, ret_fd);
+    if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        r = -errno;
+        close(fd);
+    }
+    return r;
 }
 
 static int allocate(int fd, uint64_t offset, uint64_t nbytes) {
@@ -74,11 +86,54 @@ static int commit(int fd, uint64_t offset, uint64_t nbytes) {
     return r < 0 ? r : allocate(fd, offset, nbytes);
 }
 
-static int finish_memfd(int fd, uint64_t nbytes) {
-    int r = set_size(fd, nbytes);
+static int trim(int fd, uint64_t offset, uint64_t nbytes) {
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
 
-    if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-        r = -errno;
+    return fallocate(fd, mode, (off_t)offset, (off_t)nbytes) == 0 ? 0 : -errno;
+}
+
+/* A part of the address space for `nbytes` that begins at a multiple of HUGE_PAGE; *ret_space, of
+ * `nbytes` + HUGE_PAGE, is to be unmapped. NULL: none is left. */
+static char *aligned_space(uint64_t nbytes, void **ret_space) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *space = mmap(NULL, nbytes + HUGE_PAGE, PROT_NONE, flags, -1, 0);
+
+    if (space == MAP_FAILED) {
+        return NULL;
+    }
+    *ret_space = space;
+    return (char *)space + ((0 - (uintptr_t)space) & (HUGE_PAGE - 1));
+}
+
+static int populate(int fd, uint64_t offset, uint64_t nbytes, char *at) {
+    int flags = MAP_SHARED | MAP_FIXED;
+
+    if (mmap(at, nbytes, PROT_READ | PROT_WRITE, flags, fd, (off_t)offset) == MAP_FAILED) {
+        return -errno;
+    }
+    madvise(at, nbytes, MADV_HUGEPAGE); /* if it fails, pages are small */
+    if (madvise(at, nbytes, MADV_POPULATE_WRITE) < 0) {
+        return errno == EFAULT ? -ENOMEM : -errno; /* a touch would be a bus error */
+    }
+    return 0;
+}
+
+/* fallocate() gives small pages only; a write through a mapping that asks for them gives huge ones.
+ * Nobody can cut the file short under us: it is sealed. */
+static int commit_huge(int fd, uint64_t offset, uint64_t nbytes) {
+    void *space;
+
+    if (offset % HUGE_PAGE || nbytes % HUGE_PAGE) {
+        return commit(fd, offset, nbytes);
+    }
+    char *at = aligned_space(nbytes, &space);
+    if (!at) {
+        return -ENOMEM;
+    }
+    int r = populate(fd, offset, nbytes, at);
+    munmap(space, nbytes + HUGE_PAGE);
+    if (r < 0) {
+        trim(fd, offset, nbytes);
     }
     return r;
 }
@@ -101,17 +156,10 @@ static int write_all(int fd, uint64_t offset, const void *bytes, uint64_t nbytes
     return 0;
 }
 
-static int trim(int fd, uint64_t offset, uint64_t nbytes) {
-    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-
-    return fallocate(fd, mode, (off_t)offset, (off_t)nbytes) == 0 ? 0 : -errno;
-}
-
 const struct store store_posix = {.name = "posix",
                                   .backing = 0,
                                   .create = create_posix,
                                   .commit = commit,
-                                  .finish = set_size,
                                   .write = write_all,
                                   .trim = trim};
 
@@ -119,9 +167,15 @@ const struct store store_memfd = {.name = "memfd",
                                   .backing = 1,
                                   .create = create_memfd,
                                   .commit = commit,
-                                  .finish = finish_memfd,
                                   .write = write_all,
                                   .trim = trim};
+
+const struct store store_huge = {.name = "memfd",
+                                 .backing = 1,
+                                 .create = create_memfd,
+                                 .commit = commit_huge,
+                                 .write = write_all,
+                                 .trim = trim};
 
 static uint64_t room_in_dev_shm(void) {
     struct statvfs mount;
@@ -135,6 +189,10 @@ static uint64_t room_in_dev_shm(void) {
 const struct store *store_choose(const char *backing, uint64_t *capacity) {
     uint64_t room = room_in_dev_shm();
 
+    if (strcmp(backing, "posix") != 0 && memory_has_huge_pages("")) {
+        log_info("event=store.huge reason=\"the kernel gives huge pages\" backing=memfd");
+        return &store_huge;
+    }
     if (strcmp(backing, "memfd") == 0) {
         return &store_memfd;
     }

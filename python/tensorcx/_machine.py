@@ -36,6 +36,20 @@ def _after(text: str | None, key: str, unit: int = 1) -> int | None:
     return None
 
 
+HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
+
+def huge_pages(root: str = "") -> str | None:
+    """What the kernel is told about huge pages for shared memory: "never", "advise", ..."""
+    text = read(f"{root}{HUGE_PAGES}") or ""
+    return text.partition("[")[2].partition("]")[0] or None
+
+
+def gives_huge_pages(root: str = "") -> bool:
+    """Whether a daemon gets some that asks for them."""
+    return huge_pages(root) in ("always", "within_size", "advise", "force")
+
+
 # ---------------------------------------------------------------------------------------- processes
 
 

@@ -424,6 +424,19 @@ def test_the_tightest_limit_above_a_process_counts_version_1(tmp_path):
     assert found.room == 0
 
 
+@pytest.mark.parametrize("chosen", ["always", "within_size", "advise", "never", "deny", "force"])
+def test_huge_pages_are_given_unless_they_are_forbidden(tmp_path, chosen):
+    choices = "always within_size advise never deny force"
+    lay(tmp_path, {machine.HUGE_PAGES[1:]: choices.replace(chosen, f"[{chosen}]") + "\n"})
+    assert machine.huge_pages(str(tmp_path)) == chosen
+    assert machine.gives_huge_pages(str(tmp_path)) == (chosen not in ("never", "deny"))
+
+
+def test_a_kernel_without_huge_pages_has_none(tmp_path):
+    assert machine.huge_pages(str(tmp_path)) is None
+    assert not machine.gives_huge_pages(str(tmp_path))
+
+
 @pytest.mark.parametrize("text", ["", "0::/\n", "4:memory:/\n", "nonsense\n"])
 def test_no_limit_is_no_limit(tmp_path, text):
     lay(tmp_path, {

@@ -45,12 +45,6 @@ static int fake_commit(int fd, uint64_t offset, uint64_t nbytes) {
     return 0;
 }
 
-static int fake_finish(int fd, uint64_t nbytes) {
-    (void)fd;
-    (void)nbytes;
-    return 0;
-}
-
 static int fake_trim(int fd, uint64_t offset, uint64_t nbytes) {
     _Atomic uint64_t *left = behind_file(fd);
     uint64_t given_back = nbytes < *left ? nbytes : *left;
@@ -61,11 +55,8 @@ static int fake_trim(int fd, uint64_t offset, uint64_t nbytes) {
     return 0;
 }
 
-static const struct store fake = {.name = "fake",
-                                  .create = fake_create,
-                                  .commit = fake_commit,
-                                  .finish = fake_finish,
-                                  .trim = fake_trim};
+static const struct store fake = {
+    .name = "fake", .create = fake_create, .commit = fake_commit, .trim = fake_trim};
 
 struct fixture {
     uv_loop_t loop;

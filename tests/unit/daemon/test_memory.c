@@ -108,6 +108,22 @@ TEST(what_is_not_told_is_no_limit) {
     EXPECT_TRUE(memory_available(root, &limit) == UINT64_MAX);
 }
 
+TEST(huge_pages_are_given_unless_they_are_forbidden) {
+    static const char file[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    setup("");
+
+    EXPECT_TRUE(!memory_has_huge_pages(root));
+    lay(file, "always within_size advise [never] deny force\n");
+    EXPECT_TRUE(!memory_has_huge_pages(root));
+    lay(file, "always within_size advise never [deny] force\n");
+    EXPECT_TRUE(!memory_has_huge_pages(root));
+    lay(file, "always within_size [advise] never deny force\n");
+    EXPECT_TRUE(memory_has_huge_pages(root));
+    lay(file, "[always] within_size advise never deny force\n");
+    EXPECT_TRUE(memory_has_huge_pages(root));
+    teardown();
+}
+
 TEST(version_1_limits) {
     char path[64];
     setup("9:pids:/p\n4:memory:/app\n1:cpu:/c\n");
