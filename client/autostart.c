@@ -236,7 +236,7 @@ int autostart_run(const char *path, const struct patience *patience) {
     }
     autostart_print_log(path, log);
     /* What is wrong with the folder, the daemon says itself. */
-    int has_log = path_make_folder(path, text) == STATUS_OK && prepare_log(log);
+    int has_log = path_make_folder(path, false, text) == STATUS_OK && prepare_log(log);
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return error_system(errno, "a pipe to start the daemon cannot be made");
     }

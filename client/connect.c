@@ -37,7 +37,8 @@ static enum outcome after_connect(int number, const char *path, int *ret_status)
         return BUSY;
     case EACCES:
     case EPERM:
-        *ret_status = error(STATUS_DENIED, "%s: %s", path, strerror(number));
+        *ret_status = error(STATUS_DENIED, "%s: %s (a daemon with --allow-uid lets other users in)",
+                            path, strerror(number));
         return FAILED;
     case EPROTOTYPE:
         *ret_status = error(STATUS_UNAVAILABLE, "%s is the socket of another program", path);
@@ -70,8 +71,9 @@ static enum outcome open_socket(struct session *session, int *ret_status) {
         *ret_status =
             error(STATUS_DENIED,
                   "the daemon at %s runs as user %u, this process as user %u: it is not to be "
-                  "trusted (TENSORCX_SOCKET can name another socket)",
-                  session->path, (unsigned)peer.uid, (unsigned)geteuid());
+                  "trusted (TENSORCX_SOCKET can name another socket, TENSORCX_TRUST_UID=%u trusts "
+                  "that user)",
+                  session->path, (unsigned)peer.uid, (unsigned)geteuid(), (unsigned)peer.uid);
         return FAILED;
     }
     session->pid = peer.pid;

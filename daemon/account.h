@@ -22,6 +22,7 @@ enum account_kind {
 
 struct account {
     bool has_client;
+    unsigned user; /* as in segments_take(): whom its client runs for */
     uint64_t used[ACCOUNT_KINDS];
 };
 

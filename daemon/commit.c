@@ -55,7 +55,7 @@ static void commit_finish(struct segment *segment) {
         segments->slab = NULL;
     }
     segment->state = SEGMENT_LIVE;
-    warm_add(segment, segment->empty);
+    warm_add(segment, NULL);
     log_debug("event=segment.create segment=%" PRIu64 " bytes=%" PRIu64, segment->id,
               segment->nbytes);
     waitlist_wake(&segment->waiters, segments->ready);

@@ -34,15 +34,20 @@ static int check_versions(struct call *call, const struct wire_hello *request) {
     return STATUS_OK;
 }
 
+_Static_assert((int)SEGMENT_USERS > (int)UIDS_MAX, "one for each, and one for our own user");
+
 static int check_admission(struct call *call) {
     struct client *client = call->client;
     const struct server *server = call->server;
     uint64_t max = server->options->max_clients;
+    int place = uids_find(&server->options->allow_uid, client->uid);
+    bool is_ours = client->uid == geteuid();
 
-    if (client->uid != geteuid()) {
+    if (!is_ours && place < 0) {
         return turn_away(call, STATUS_DENIED,
-                         "this daemon serves user %u, and the client runs as user %u",
-                         (unsigned)geteuid(), (unsigned)client->uid);
+                         "this daemon serves user %u, and the client runs as user %u (its option "
+                         "--allow-uid=%u would let it in)",
+                         (unsigned)geteuid(), (unsigned)client->uid, (unsigned)client->uid);
     }
     if (client->refused) {
         return turn_away(call, STATUS_LIMIT, "%s", client->refused);
@@ -53,6 +58,7 @@ static int check_admission(struct call *call) {
                          "the daemon has %" PRIu64 " clients already: the limit is --max-clients",
                          max);
     }
+    client->account->user = is_ours ? 0 : (unsigned)place + 1;
     return STATUS_OK;
 }
 

@@ -194,7 +194,7 @@ static int bind_socket(struct listener *listener, char text[LISTEN_TEXT_SIZE]) {
     if (fd < 0) {
         return system_error(text, "no socket for", listener->path);
     }
-    mode_t mask = umask(0177);
+    mode_t mask = umask(listener->others ? 0111 : 0177);
     int bound = bind(fd, (struct sockaddr *)&address, sizeof address);
     umask(mask);
     if (bound != 0 || listen(fd, BACKLOG) != 0 || lstat(listener->path, &info) != 0) {
@@ -225,7 +225,7 @@ static void start_watch(struct listener *listener) {
 
 /* Folder, lock, socket, in this order; what is there already stays. */
 static int establish(struct listener *listener, int lock_tries, char text[LISTEN_TEXT_SIZE]) {
-    int status = path_make_folder(listener->path, text);
+    int status = path_make_folder(listener->path, listener->others, text);
 
     if (status == STATUS_OK && listener->lock_fd < 0) {
         status = take_lock(listener, lock_tries, text);
@@ -237,8 +237,9 @@ static int establish(struct listener *listener, int lock_tries, char text[LISTEN
     return status == STATUS_OK ? bind_socket(listener, text) : status;
 }
 
-int listener_open(struct listener *listener, const char *path, char ret_text[LISTEN_TEXT_SIZE]) {
-    *listener = (struct listener){.fd = -1, .lock_fd = -1, .watch_fd = -1};
+int listener_open(struct listener *listener, const char *path, bool others,
+                  char ret_text[LISTEN_TEXT_SIZE]) {
+    *listener = (struct listener){.fd = -1, .lock_fd = -1, .watch_fd = -1, .others = others};
     int status = path_resolve(path, listener->path, ret_text);
 
     if (status == STATUS_OK) {

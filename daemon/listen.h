@@ -18,15 +18,17 @@ struct listener {
     char path[PATH_SIZE];
     dev_t dev;         /* of the socket's file, */
     ino_t ino;         /* to see whether the file is still ours */
+    bool others;       /* other users may connect, too */
     bool is_inherited; /* the socket's file is another's, who keeps it: no lock, no watch */
 };
 
 enum { LISTEN_TEXT_SIZE = PATH_TEXT_SIZE };
 
-/* Takes the lock, binds and listens at `path` (NULL: the default). Waits up to ten seconds for a
- * daemon that is ending. Returns an enum status with a text: STATUS_EXISTS when another daemon
- * answers there, and those of path.h. */
-int listener_open(struct listener *listener, const char *path, char ret_text[LISTEN_TEXT_SIZE]);
+/* Takes the lock, binds and listens at `path` (NULL: the default), where `others` than this user
+ * can reach it if they are to. Waits up to ten seconds for a daemon that is ending. Returns an enum
+ * status with a text: STATUS_EXISTS when another daemon answers there, and those of path.h. */
+int listener_open(struct listener *listener, const char *path, bool others,
+                  char ret_text[LISTEN_TEXT_SIZE]);
 
 /* Serves the listening socket `fd` that a service manager has bound, and keeps: a second daemon
  * finds it served, so there is no lock. `fd` is taken over, also when it fails: STATUS_INVALID when

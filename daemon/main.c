@@ -50,7 +50,8 @@ static int serve(const struct options *options, int passed_fd, int ready_fd) {
     struct listener listener;
     char text[LISTEN_TEXT_SIZE];
     int status = passed_fd >= 0 ? listener_inherit(&listener, passed_fd, text)
-                                : listener_open(&listener, options->socket, text);
+                                : listener_open(&listener, options->socket,
+                                                options->allow_uid.count > 0, text);
 
     if (status == STATUS_EXISTS && options->background) {
         /* Another one was faster: who wanted a daemon has one. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { FLAG, TEXT, CHOICE, COUNT, SIZE, SECONDS };
+enum kind { FLAG, TEXT, CHOICE, COUNT, SIZE, SECONDS, UIDS };
 
 struct option {
     const char *name;
@@ -63,6 +63,8 @@ static const struct option table[] = {
      "most tensors that one client has sent and that nobody has received yet"},
     {"client-forks", COUNT, "N", "4096", FIELD(client_forks), 1, 1000000,
      "most forks of one client that are told apart; beyond, what it lets go stays until it ends"},
+    {"allow-uid", UIDS, "UID,...", NULL, FIELD(allow_uid), 0, 0,
+     "also serve these users, who then share everything; may be given several times"},
     {"log", TEXT, "FILE", NULL, FIELD(log), 0, 0, "append the log to FILE (default: stderr)"},
     {"log-level", CHOICE, "error|warn|info|debug", "info", FIELD(log_level), 0, 0,
      "what is worth a line"},
@@ -139,6 +141,8 @@ static int is_choice(const char *choices, const char *text) {
 static void print_range(const struct option *option, char *text, size_t size) {
     if (option->kind == CHOICE) {
         snprintf(text, size, "one of %s", option->argument);
+    } else if (option->kind == UIDS) {
+        snprintf(text, size, "at most %d numbers of users, with commas between", UIDS_MAX);
     } else if (option->kind == SECONDS) {
         snprintf(text, size, "seconds from %llu to %llu", (unsigned long long)option->min / 1000,
                  (unsigned long long)option->max / 1000);
@@ -178,6 +182,11 @@ static int set(struct options *options, const struct option *option, const char 
     case SIZE:
     case SECONDS:
         if (parse_scaled(option, argument, field) == 0) {
+            return 0;
+        }
+        break;
+    case UIDS:
+        if (uids_add(field, argument) == 0) {
             return 0;
         }
         break;

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "uids.h"
+
 struct options {
     const char *socket; /* NULL: the default place */
     uint64_t capacity;  /* bytes; 0: half of the memory available at the start */
@@ -14,9 +16,10 @@ struct options {
     uint64_t reserve; /* bytes */
     uint64_t warm_ms, idle_exit_ms, ticket_lease_ms;
     uint64_t max_clients, max_storages, max_names, max_output, max_waiting;
-    uint64_t client_bytes, client_storages, client_names, client_tickets,
-        client_forks; /* 0: no limit */
-    const char *log;  /* file; NULL: stderr */
+    uint64_t client_bytes, client_storages, client_names, client_tickets; /* 0: no limit */
+    uint64_t client_forks;
+    struct uids allow_uid; /* besides the daemon's own */
+    const char *log;       /* file; NULL: stderr */
     const char *log_level;
     bool background;
     uint64_t ready_fd; /* UINT64_MAX: none */

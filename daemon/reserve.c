@@ -34,7 +34,7 @@ static uint64_t missing(const struct segments *segments, bool *ret_is_slab) {
         return slab;
     }
     uint64_t large = (wanted - slab) / (slab / 16) * (slab / 16);
-    return segment_is_large(segments, large) && !warm_find(segments, large) ? large : 0;
+    return segment_is_large(segments, large) && !warm_find(segments, NULL, large) ? large : 0;
 }
 
 uint64_t reserve_refill(struct segments *segments, uint64_t now_ms) {

@@ -142,8 +142,9 @@ int segment_cut(struct segment *segment, uint64_t nbytes) {
 
 /* ------------------------------------------------------------------------------------- use */
 
-static int take_large(struct segments *segments, uint64_t nbytes, struct range *range) {
-    struct segment *segment = warm_find(segments, nbytes);
+static int take_large(struct segments *segments, struct ranges *user, uint64_t nbytes,
+                      struct range *range) {
+    struct segment *segment = warm_find(segments, user, nbytes);
 
     if (!segment) {
         segment = reserve_cut(segments, nbytes);
@@ -152,13 +153,28 @@ static int take_large(struct segments *segments, uint64_t nbytes, struct range *
         return -EAGAIN;
     }
     warm_remove(segment);
+    segment->user = user;
     *range = (struct range){.segment = segment};
     return STATUS_OK;
 }
 
-static int take_small(struct segments *segments, uint64_t nbytes, struct range *range) {
-    if (!range_take(&segments->ranges, nbytes, range)) {
-        return -EAGAIN;
+/* Adds a slab that nobody has used to those of `user`. Returns whether there was one. */
+static bool add_slab(const struct segments *segments, struct ranges *user) {
+    struct segment *slab = warm_find_slab(segments);
+
+    if (!slab || ranges_add(user, slab, slab->nbytes, &slab->empty) < 0) {
+        return false;
+    }
+    slab->user = user;
+    return true;
+}
+
+static int take_small(const struct segments *segments, struct ranges *user, uint64_t nbytes,
+                      struct range *range) {
+    while (!range_take(user, nbytes, range)) {
+        if (!add_slab(segments, user)) {
+            return -EAGAIN;
+        }
     }
     if (warm_has(range->segment)) {
         warm_remove(range->segment);
@@ -166,15 +182,17 @@ static int take_small(struct segments *segments, uint64_t nbytes, struct range *
     return STATUS_OK;
 }
 
-int segments_take(struct segments *segments, uint64_t nbytes, struct range *range,
+int segments_take(struct segments *segments, unsigned user, uint64_t nbytes, struct range *range,
                   struct waitlist **ret_wait, struct shortage *ret_shortage) {
     bool large = segment_is_large(segments, nbytes);
+    struct ranges *of = &segments->users[user];
 
     if (nbytes > segments->capacity) {
         *ret_shortage = (struct shortage){.asked = nbytes};
         return STATUS_OUT_OF_MEMORY;
     }
-    int r = large ? take_large(segments, nbytes, range) : take_small(segments, nbytes, range);
+    int r =
+        large ? take_large(segments, of, nbytes, range) : take_small(segments, of, nbytes, range);
     if (r != -EAGAIN) {
         return r;
     }
@@ -194,7 +212,7 @@ void segments_give(struct segments *segments, struct range *range) {
     struct range *empty = NULL;
 
     if (segment->is_slab) {
-        empty = range_give(&segments->ranges, range);
+        empty = range_give(segment->user, range);
         if (!empty) {
             return;
         }
@@ -217,7 +235,9 @@ void segments_init(struct segments *segments) {
 
     segments->slab_nbytes = bytes_least(slab > SLAB_MIN ? slab : SLAB_MIN, SLAB_MAX);
     table_init(&segments->by_id);
-    ranges_init(&segments->ranges);
+    for (int user = 0; user < SEGMENT_USERS; user++) {
+        ranges_init(&segments->users[user]);
+    }
     list_init(&segments->warm);
     list_init(&segments->reserve);
     list_init(&segments->stalled);

@@ -3,7 +3,9 @@
  *
  * A segment is committing, live (in use, or empty and warm) or dying. Small storages share slabs;
  * large ones have a segment of their own. Committing and emptying run on the worker, in pieces.
- * The server owns one `struct segments` per store. Knows neither storages nor clients.
+ * A segment stays with the user for whom it was first used, so that nobody is shown what another
+ * user left in it. The server owns one `struct segments` per store. Knows neither storages nor
+ * clients.
  */
 #pragma once
 
@@ -25,6 +27,8 @@ struct shortage {
     const char *limit; /* static: what has no more memory; NULL: see `error` */
 };
 
+enum { SEGMENT_USERS = 33 };
+
 enum segment_state { SEGMENT_COMMITTING, SEGMENT_LIVE, SEGMENT_DYING };
 
 struct segment {
@@ -35,6 +39,7 @@ struct segment {
     int fd; /* owned */
     enum segment_state state;
     bool is_slab;
+    struct ranges *user; /* borrowed: whose it is since its first use; NULL: never used */
     struct range *empty; /* borrowed: covers all of a slab that nobody uses; NULL: in use */
     struct list link;    /* segments::warm, ::reserve or ::stalled */
     uint64_t warm_since_ms;
@@ -54,10 +59,10 @@ struct segments {
     uint64_t (*now)(void *owner); /* milliseconds */
     const char *root;             /* borrowed: as for memory_available() */
 
-    struct table by_id;      /* owned: committing and live ones */
-    struct ranges ranges;    /* of live slabs */
-    struct list warm;        /* live and unused, the longest unused first */
-    struct list reserve;     /* live and never used */
+    struct table by_id;                 /* owned: committing and live ones */
+    struct ranges users[SEGMENT_USERS]; /* of live slabs that have been used */
+    struct list warm;                   /* live and unused, the longest unused first */
+    struct list reserve;                /* live and never used */
     struct list stalled;     /* committing, wait until dying ones have given their memory back */
     struct segment *slab;    /* borrowed: the slab being committed, or NULL */
     struct segment *filling; /* borrowed: being committed for the reserve, or NULL */
@@ -81,10 +86,12 @@ void segments_init(struct segments *segments);
 void segments_stop(struct segments *segments);
 void segments_fini(struct segments *segments);
 
-/* Takes `nbytes` (not 0). Returns STATUS_OK and fills in `range`, which lies first in a block of
- * malloc(); STATUS_OUT_OF_MEMORY and sets *ret_shortage; or -EAGAIN and sets *ret_wait: memory is
- * being committed, wait there and ask again. */
-int segments_take(struct segments *segments, uint64_t nbytes, struct range *range,
+/* Takes `nbytes` (not 0) for one of the users, who are numbers below SEGMENT_USERS. Returns
+ * STATUS_OK and fills in `range`, which lies first in a block of malloc(); STATUS_OUT_OF_MEMORY and
+ * sets *ret_shortage; or -EAGAIN and sets *ret_wait: memory is being committed, wait there and ask
+ * again.
+ */
+int segments_take(struct segments *segments, unsigned user, uint64_t nbytes, struct range *range,
                   struct waitlist **ret_wait, struct shortage *ret_shortage);
 
 /* Gives a range back, and the block it lies in. */

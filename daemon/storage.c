@@ -35,7 +35,8 @@ int storage_create(struct storages *storages, struct account *account, uint64_t 
         return STATUS_INTERNAL;
     }
     if (nbytes > 0) {
-        int r = segments_take(storages->segments, nbytes, &storage->range, ret_wait, ret_shortage);
+        int r = segments_take(storages->segments, account->user, nbytes, &storage->range, ret_wait,
+                              ret_shortage);
         if (r != STATUS_OK) {
             free(storage);
             return r;

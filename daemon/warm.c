@@ -21,7 +21,7 @@ static void destroy(struct segment *segment) {
 
     warm_remove(segment);
     if (empty) {
-        range_drop(&segment->segments->ranges, empty);
+        range_drop(segment->user, empty);
     }
     segment_doom(segment);
     segment_empty(segment);
@@ -66,20 +66,38 @@ bool warm_suits(const struct segment *segment, uint64_t nbytes) {
            segment->nbytes - nbytes <= segment->nbytes / 4;
 }
 
-static struct segment *find_smallest(const struct list *list, uint64_t nbytes) {
+/* One that `user` may be given; NULL: whosoever it is. */
+static struct segment *find_smallest(const struct list *list, const struct ranges *user,
+                                     uint64_t nbytes) {
     struct segment *best = NULL;
 
     list_for_each (link, list) {
         struct segment *segment = container_of(link, struct segment, link);
-        if (warm_suits(segment, nbytes) && (!best || segment->nbytes < best->nbytes)) {
+        bool is_free = !user || !segment->user || segment->user == user;
+        if (is_free && warm_suits(segment, nbytes) && (!best || segment->nbytes < best->nbytes)) {
             best = segment;
         }
     }
     return best;
 }
 
-struct segment *warm_find(const struct segments *segments, uint64_t nbytes) {
-    struct segment *segment = find_smallest(&segments->warm, nbytes);
+struct segment *warm_find(const struct segments *segments, const struct ranges *user,
+                          uint64_t nbytes) {
+    struct segment *segment = find_smallest(&segments->warm, user, nbytes);
 
-    return segment ? segment : find_smallest(&segments->reserve, nbytes);
+    return segment ? segment : find_smallest(&segments->reserve, user, nbytes);
+}
+
+struct segment *warm_find_slab(const struct segments *segments) {
+    const struct list *lists[] = {&segments->warm, &segments->reserve};
+
+    for (int i = 0; i < 2; i++) {
+        list_for_each (link, lists[i]) {
+            struct segment *segment = container_of(link, struct segment, link);
+            if (segment->is_slab && !segment->user) {
+                return segment;
+            }
+        }
+    }
+    return NULL;
 }

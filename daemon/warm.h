@@ -20,8 +20,12 @@ void warm_remove(struct segment *segment);
 /* Whether a large storage fits without wasting more than a quarter. */
 bool warm_suits(const struct segment *segment, uint64_t nbytes);
 
-/* The smallest one that suits a large storage, or NULL. */
-struct segment *warm_find(const struct segments *segments, uint64_t nbytes);
+/* The smallest one that suits a large storage of `user` (NULL: of anybody), or NULL. */
+struct segment *warm_find(const struct segments *segments, const struct ranges *user,
+                          uint64_t nbytes);
+
+/* A slab that was never used, or NULL. */
+struct segment *warm_find_slab(const struct segments *segments);
 
 /* Destroys them, the longest unused first and the reserve last, until at most `keep` bytes are
  * left. */

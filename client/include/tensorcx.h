@@ -118,7 +118,7 @@ typedef struct tcx_client tcx_client_t;
 typedef struct tcx_client_options {
     /* Path of the socket. NULL: $TENSORCX_SOCKET, else tensorcx/tensorcxd.sock in $XDG_RUNTIME_DIR
      * or /run/user/<uid>, else /tmp/tensorcx-<uid>/tensorcxd.sock. Its folder and the daemon must
-     * belong to this user or to root. */
+     * belong to this user, to root, or to a user whose number $TENSORCX_TRUST_UID lists. */
     const char *socket;
     /* 1: do not start a daemon; so does TENSORCX_AUTOSTART=0. One that is started writes its log
      * to tensorcxd.log beside tensorcxd.sock. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "status.h"
+#include "uids.h"
 
 static const char *environment(const char *name) {
     const char *value = getenv(name);
@@ -76,7 +77,11 @@ int path_resolve(const char *given, char ret_path[PATH_SIZE], char ret_text[PATH
 }
 
 int path_trusts(uid_t uid) {
-    return uid == geteuid() || uid == 0;
+    struct uids trusted = {0};
+    const char *list = secure_getenv("TENSORCX_TRUST_UID");
+
+    return uid == geteuid() || uid == 0 ||
+           (list && uids_add(&trusted, list) == 0 && uids_find(&trusted, uid) >= 0);
 }
 
 static void print_folder(const char *path, char folder[PATH_SIZE]) {
@@ -107,8 +112,9 @@ static int check_folder(const char *folder, char ret_text[PATH_TEXT_SIZE]) {
     if (!path_trusts(info.st_uid)) {
         snprintf(ret_text, PATH_TEXT_SIZE,
                  "the socket's folder %s is owned by user %u, and this process runs as user %u "
-                 "(TENSORCX_SOCKET can name a socket elsewhere)",
-                 folder, (unsigned)info.st_uid, (unsigned)geteuid());
+                 "(TENSORCX_SOCKET can name a socket elsewhere, TENSORCX_TRUST_UID=%u trusts that "
+                 "user)",
+                 folder, (unsigned)info.st_uid, (unsigned)geteuid(), (unsigned)info.st_uid);
         return STATUS_DENIED;
     }
     /* In a sticky folder, as /tmp, nobody can replace what another user made. */
@@ -121,16 +127,32 @@ static int check_folder(const char *folder, char ret_text[PATH_TEXT_SIZE]) {
     return STATUS_OK;
 }
 
-int path_make_folder(const char *path, char ret_text[PATH_TEXT_SIZE]) {
+/* Whether others can reach what is in `folder`. */
+static int check_entry(const char *folder, char ret_text[PATH_TEXT_SIZE]) {
+    struct stat info;
+
+    if (stat(folder, &info) == 0 && !(info.st_mode & (S_IXGRP | S_IXOTH))) {
+        snprintf(ret_text, PATH_TEXT_SIZE,
+                 "the socket's folder %s lets no other user in (mode %03o), as --allow-uid wants: "
+                 "chmod 711 %s",
+                 folder, (unsigned)info.st_mode & 0777, folder);
+        return STATUS_DENIED;
+    }
+    return STATUS_OK;
+}
+
+int path_make_folder(const char *path, bool others, char ret_text[PATH_TEXT_SIZE]) {
     char folder[PATH_SIZE];
 
     print_folder(path, folder);
-    if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
+    bool made = mkdir(folder, 0700) == 0;
+    if ((!made && errno != EEXIST) || (made && others && chmod(folder, 0711) != 0)) {
         snprintf(ret_text, PATH_TEXT_SIZE, "the socket's folder %s cannot be made: %s", folder,
                  strerror(errno));
         return STATUS_SYSTEM;
     }
-    return check_folder(folder, ret_text);
+    int r = check_folder(folder, ret_text);
+    return r == STATUS_OK && others ? check_entry(folder, ret_text) : r;
 }
 
 int path_check(const char *path, char ret_text[PATH_TEXT_SIZE]) {
@@ -143,9 +165,13 @@ int path_check(const char *path, char ret_text[PATH_TEXT_SIZE]) {
         return r;
     }
     if (lstat(path, &info) != 0) {
-        int missing = errno == ENOENT;
-        snprintf(ret_text, PATH_TEXT_SIZE, "%s: %s", path, strerror(errno));
-        return missing ? STATUS_NOT_FOUND : STATUS_SYSTEM;
+        int status = errno == ENOENT   ? STATUS_NOT_FOUND
+                     : errno == EACCES ? STATUS_DENIED
+                                       : STATUS_SYSTEM;
+        const char *hint =
+            errno == EACCES ? " (a daemon with --allow-uid lets other users in)" : "";
+        snprintf(ret_text, PATH_TEXT_SIZE, "%s: %s%s", path, strerror(errno), hint);
+        return status;
     }
     if (S_ISLNK(info.st_mode)) {
         snprintf(ret_text, PATH_TEXT_SIZE,
@@ -159,8 +185,8 @@ int path_check(const char *path, char ret_text[PATH_TEXT_SIZE]) {
     if (!path_trusts(info.st_uid)) {
         snprintf(ret_text, PATH_TEXT_SIZE,
                  "the socket %s is owned by user %u, and this process runs as user %u "
-                 "(TENSORCX_SOCKET can name another one)",
-                 path, (unsigned)info.st_uid, (unsigned)geteuid());
+                 "(TENSORCX_SOCKET can name another one, TENSORCX_TRUST_UID=%u trusts that user)",
+                 path, (unsigned)info.st_uid, (unsigned)geteuid(), (unsigned)info.st_uid);
         return STATUS_DENIED;
     }
     return STATUS_OK;

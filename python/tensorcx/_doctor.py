@@ -122,7 +122,7 @@ def _place(path: str) -> Iterator[Finding]:
         yield Finding("problem", "folder", f"{text} is not a folder", elsewhere)
     elif not _is_trusted(info.st_uid):
         text += f", and this process runs as user {os.geteuid()}"
-        yield Finding("problem", "folder", text, elsewhere)
+        yield Finding("problem", "folder", text, f"{elsewhere}, or {_trust(info)}")
     elif writable:
         yield Finding("problem", "folder", f"{text}: others may write", f"chmod go-w {folder}")
     else:
@@ -135,6 +135,10 @@ def _socket_file(path: str) -> Iterator[Finding]:
         info = os.lstat(path)
     except FileNotFoundError:
         return  # the daemon's finding says so
+    except PermissionError as error:
+        advice = f"its daemon lets this user in with --allow-uid={os.geteuid()}"
+        yield Finding("problem", "file", f"{path}: {error.strerror}", advice)
+        return
     except OSError as error:
         yield Finding("problem", "file", f"{path}: {error.strerror}")
         return
@@ -144,13 +148,20 @@ def _socket_file(path: str) -> Iterator[Finding]:
         yield Finding("problem", "file", f"{text} is {kind}", "remove it, or name another socket")
     elif not _is_trusted(info.st_uid):
         text += f", and this process runs as user {os.geteuid()}"
-        yield Finding("problem", "file", text, "name another socket in TENSORCX_SOCKET")
+        advice = f"name another socket in TENSORCX_SOCKET, or {_trust(info)}"
+        yield Finding("problem", "file", text, advice)
     else:
         yield Finding("ok", "file", text)
 
 
 def _is_trusted(uid: int) -> bool:
-    return uid in (os.geteuid(), 0)
+    named = os.environ.get("TENSORCX_TRUST_UID", "").split(",")
+    is_named = all(map(str.isdecimal, named)) and uid in map(int, named)
+    return uid in (os.geteuid(), 0) or is_named
+
+
+def _trust(info: os.stat_result) -> str:
+    return f"trust that user: TENSORCX_TRUST_UID={info.st_uid}"
 
 
 def _owner(info: os.stat_result) -> str:

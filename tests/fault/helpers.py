@@ -20,6 +20,7 @@ import os, signal, sys
 def say(*words): print(*words, flush=True)
 def hear(): return sys.stdin.readline().strip()
 def die(): os.kill(os.getpid(), signal.SIGKILL)
+def become(uid): os.setgroups([]); os.setgid(uid); os.setuid(uid)
 """
 PACKAGE = TALK + "import numpy as np\nimport tensorcx as cx\n"
 RAW = f"""{TALK}
@@ -30,7 +31,7 @@ PATH = os.environ["TENSORCX_SOCKET"]
 
 
 class Program:
-    """A Python program with numpy as np, tensorcx as cx, and say(), hear(), die().
+    """A Python program with numpy as np, tensorcx as cx, and say(), hear(), die(), become().
 
     `raw` gives it the hand-made client (wire, PATH) instead, which starts faster. It finds the
     daemon by `socket` and starts none itself unless its environment says so.

@@ -64,6 +64,7 @@ struct fixture {
     struct list ready;
     struct segments segments;
     uint64_t now_ms;
+    unsigned user;            /* takes */
     struct shortage shortage; /* the last one told */
     int shortages;
 };
@@ -115,7 +116,7 @@ static void teardown(struct fixture *f) {
 static struct range *try_take(struct fixture *f, uint64_t nbytes, struct waiter *waiter) {
     struct range *range = malloc(sizeof *range);
     struct waitlist *wait;
-    int r = segments_take(&f->segments, nbytes, range, &wait, &f->shortage);
+    int r = segments_take(&f->segments, f->user, nbytes, range, &wait, &f->shortage);
 
     if (r == STATUS_OK) {
         return range;

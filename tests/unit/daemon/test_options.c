@@ -80,7 +80,16 @@ TEST(times_may_have_a_fraction) {
     EXPECT_EQ(250, options.warm_ms);
 }
 
+TEST(users_add_up) {
+    struct options options;
+
+    EXPECT_EQ(0, parse(&options, "--allow-uid=1,2", "--allow-uid=3"));
+    EXPECT_EQ(3, options.allow_uid.count);
+    EXPECT_TRUE(uids_find(&options.allow_uid, 2) >= 0 && uids_find(&options.allow_uid, 3) >= 0);
+}
+
 TEST(what_is_wrong_names_the_option_and_what_it_may_be) {
+    expect_refused("--allow-uid=root", "--allow-uid=root: must be at most 32 numbers of users");
     expect_refused("--capacity=10", "--capacity=10: must be a size from 1024K");
     expect_refused("--capacity=1X", "--capacity=1X");
     expect_refused("--capacity=1Mi", "--capacity=1Mi");

@@ -218,6 +218,57 @@ TEST(many_small_ones_wait_for_one_slab) {
     teardown(&f);
 }
 
+TEST(large_memory_of_one_user_is_never_given_to_another) {
+    struct fixture f;
+    setup(&f, 512 * MIB, UINT64_MAX);
+    struct range *range = take(&f, 20 * MIB);
+    uint64_t id = range->segment->id;
+    give(&f, range);
+
+    f.user = 1;
+    range = take(&f, 20 * MIB);
+    EXPECT_TRUE(range->segment->id != id);
+    give(&f, range);
+    f.user = 0;
+    range = take(&f, 20 * MIB);
+    EXPECT_EQ(id, range->segment->id);
+    give(&f, range);
+    teardown(&f);
+}
+
+TEST(small_memory_of_one_user_is_never_given_to_another) {
+    struct fixture f;
+    setup(&f, 512 * MIB, UINT64_MAX);
+    struct range *kept = take(&f, 100);
+    give(&f, take(&f, 100));
+
+    f.user = 1;
+    struct range *other = take(&f, 100);
+    struct range *another = take(&f, 100);
+    EXPECT_TRUE(other->segment != kept->segment && another->segment == other->segment);
+    give(&f, kept);
+    give(&f, take(&f, 100));
+    EXPECT_EQ(f.segments.slab_nbytes, f.segments.warm_nbytes); /* that of user 0, still */
+    give(&f, other);
+    give(&f, another);
+    teardown(&f);
+}
+
+TEST(a_slab_that_nobody_used_is_anybodys) {
+    struct fixture f;
+    struct waiter gone = {.link = {&gone.link, &gone.link}};
+    setup(&f, 512 * MIB, UINT64_MAX);
+    EXPECT_TRUE(try_take(&f, 100, &gone) == NULL);
+    uv_run(&f.loop, UV_RUN_DEFAULT);
+    waiter_stop(&gone);
+
+    f.user = 1;
+    struct range *range = take(&f, 100);
+    EXPECT_EQ(1, f.segments.by_id.count);
+    give(&f, range);
+    teardown(&f);
+}
+
 TEST(a_segment_is_found_only_while_it_can_be_mapped) {
     struct fixture f;
     struct waiter waiter;

@@ -182,13 +182,36 @@ TEST(the_folder_is_made_for_us_alone) {
     umask(0);
     snprintf(made, sizeof made, "%.60s/made", folder);
     snprintf(socket, sizeof socket, "%.60s/made/d.sock", folder);
-    EXPECT_EQ(STATUS_OK, path_make_folder(socket, text));
+    EXPECT_EQ(STATUS_OK, path_make_folder(socket, false, text));
     EXPECT_EQ(0, stat(made, &info));
     EXPECT_EQ(0700, info.st_mode & 07777);
-    EXPECT_EQ(STATUS_OK, path_make_folder(socket, text));
+    EXPECT_EQ(STATUS_OK, path_make_folder(socket, false, text));
+    EXPECT_EQ(STATUS_DENIED, path_make_folder(socket, true, text));
+    EXPECT_TRUE(strstr(text, "chmod 711"));
+    EXPECT_EQ(0, rmdir(made));
+    umask(077);
+    EXPECT_EQ(STATUS_OK, path_make_folder(socket, true, text));
+    EXPECT_EQ(0, stat(made, &info));
+    EXPECT_EQ(0711, info.st_mode & 07777);
+    EXPECT_EQ(STATUS_OK, path_make_folder(socket, true, text));
     EXPECT_EQ(0, rmdir(made));
 
     snprintf(socket, sizeof socket, "%.60s/no/such/d.sock", folder);
-    EXPECT_EQ(STATUS_SYSTEM, path_make_folder(socket, text));
+    EXPECT_EQ(STATUS_SYSTEM, path_make_folder(socket, false, text));
     remove_folder();
+}
+
+TEST(a_user_is_trusted_that_the_environment_names) {
+    uid_t other = geteuid() + 1;
+    char list[64];
+
+    EXPECT_TRUE(path_trusts(geteuid()) && path_trusts(0));
+    unsetenv("TENSORCX_TRUST_UID");
+    EXPECT_TRUE(!path_trusts(other));
+    snprintf(list, sizeof list, "7,%u", (unsigned)other);
+    setenv("TENSORCX_TRUST_UID", list, 1);
+    EXPECT_TRUE(path_trusts(other) && path_trusts(7) && !path_trusts(other + 1));
+    snprintf(list, sizeof list, "%u,", (unsigned)other);
+    setenv("TENSORCX_TRUST_UID", list, 1);
+    EXPECT_TRUE(!path_trusts(other)); /* no list: nobody is trusted by mistake */
 }
