@@ -132,3 +132,18 @@ def test_it_is_the_usual_exception_in_python(start):
         client.put("two", np.zeros(3))
     assert client.names() == ["one"]
     client.delete("one")
+
+
+def test_tickets_on_their_way_are_limited_and_those_that_arrived_do_not_count(start):
+    daemon = start("--client-tickets", "3")
+    with daemon.connect() as sender, daemon.connect() as receiver:
+        storage = sender.alloc(100)["storage"]
+        tickets = [sender.ticket(storage) for _ in range(3)]
+        with pytest.raises(wire.Refused, match="--client-tickets=3") as refused:
+            sender.ticket(storage)
+        assert refused.value.status is Status.LIMIT
+        receiver.alloc(1)
+        receiver.redeem(tickets.pop(), storage)
+        tickets.append(sender.ticket(storage))
+        for ticket in tickets:
+            receiver.redeem(ticket, storage)
