@@ -43,14 +43,7 @@ void commit_relieve(struct segments *segments) {
 
 static void commit_finish(struct segment *segment) {
     struct segments *segments = segment->segments;
-    int r = segment->is_slab
-                ? ranges_add(&segments->ranges, segment, segment->nbytes, &segment->empty)
-                : 0;
 
-    if (r < 0) {
-        commit_fail(segment, &(struct shortage){segment->nbytes, -r, NULL});
-        return;
-    }
     if (segments->slab == segment) {
         segments->slab = NULL;
     }
