@@ -16,8 +16,12 @@ def held(client: wire.Connection) -> int:
 
 def settle_held(client: wire.Connection, storages: int):
     """Waits until the daemon has this many storages, and every one of them is somebody's hold."""
-    d.settle(lambda: client.stats()["storages"] == storages, f"{storages} storages")
-    assert client.stats()["holds"] == storages
+
+    def as_expected():
+        stats = client.stats()
+        return stats["storages"] == stats["holds"] == storages
+
+    d.settle(as_expected, f"{storages} storages, each held once")
 
 
 def test_what_was_held_at_the_fork_stays_until_the_page_closes(client):
