@@ -1,6 +1,7 @@
 /* Tickets through a real daemon: between processes, often, never, forged, and too late. */
 #include <dlpack/dlpack.h>
 
+#include "client.h"
 #include "own_daemon.h"
 
 static struct own_daemon own;
@@ -395,6 +396,41 @@ TEST(what_a_daemon_that_is_gone_left_is_copied_into_the_next_one) {
     ticket = ticket_of_bundle(bundle);
     tcx_bundle_unref(bundle);
     tcx_bundle_unref(redeem_bundle(&ticket));
+    expect_settles(client, 0, 0);
+    end();
+}
+
+static void lose_connection(void) {
+    struct session *session = client->session;
+
+    session_lock(session);
+    session_die(session, "the test ends it");
+    session_unlock(session);
+}
+
+TEST(of_a_lost_connections_memory_only_what_the_next_one_does_not_have_is_copied) {
+    tcx_tensor_t *got;
+
+    given_daemon();
+    tcx_tensor_t *named = numbers(client, 10);
+    tcx_tensor_t *unnamed = numbers(client, 10);
+    EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(named), NULL, NULL));
+    lose_connection();
+    EXPECT_OK(tcx_get(client, "x", NULL, &got, NULL));
+
+    struct ticket ticket = ticket_of(client, named);
+    tcx_tensor_t *redeemed = redeem(&ticket);
+    EXPECT_TRUE(floats_of(redeemed) == floats_of(named));
+    tcx_tensor_unref(redeemed);
+    ticket = ticket_of(client, unnamed);
+    redeemed = redeem(&ticket);
+    EXPECT_TRUE(floats_of(redeemed) != floats_of(unnamed));
+    EXPECT_EQ(9, floats_of(redeemed)[9]);
+    tcx_tensor_unref(redeemed);
+    tcx_tensor_unref(named);
+    tcx_tensor_unref(unnamed);
+    tcx_tensor_unref(got);
+    EXPECT_OK(tcx_delete(client, "x"));
     expect_settles(client, 0, 0);
     end();
 }
