@@ -147,3 +147,17 @@ def test_tickets_on_their_way_are_limited_and_those_that_arrived_do_not_count(st
         tickets.append(sender.ticket(storage))
         for ticket in tickets:
             receiver.redeem(ticket, storage)
+
+
+def test_one_with_too_many_waiting_calls_is_told_so_and_others_can_wait(start):
+    daemon = start("--max-waiting", "10")
+    with daemon.connect() as greedy, daemon.connect() as other:
+        for i in range(11):
+            greedy.send("GET", f"late/{i}".encode(), flags=1)
+        reply = greedy.receive()
+        assert reply.status is Status.LIMIT and "--max-waiting" in reply.text
+        other.send("GET", b"late/0", flags=1)
+        with daemon.connect() as publisher:
+            publisher.put("late/0", b"here")
+            assert [c.receive()["grant"]["nbytes"] for c in (greedy, other)] == [4, 4]
+            publisher.delete("late/0")
