@@ -133,3 +133,17 @@ assert (np.asarray(kept[-1]) == 0).all() and (np.asarray(kept[0]) == 255).all()
 def test_capacity_is_no_larger_than_dev_shm_when_told_to_use_it(start):
     small = Small(start, "--backing", "posix")
     assert small.daemon.stats()["capacity_bytes"] <= 64 * MiB
+
+
+def test_full_while_memory_is_being_committed_expired_tickets_make_room(start):
+    small = Small(start, "--backing", "posix", "--ticket-lease", "0.001", "--reserve", "0")
+    with small.daemon.connect() as client:
+        with small.daemon.connect() as sender:
+            sender.ticket(sender.alloc(24 * MiB)["storage"])
+        small.daemon.settle(clients=1, holds=0, tickets=1)
+        with open(f"{small.shm}/others", "wb") as others:
+            os.posix_fallocate(others.fileno(), 0, small.room() - 4 * MiB)
+        settle(lambda: small.daemon.stats()["uptime_ms"] > 100)  # the lease is over
+        client.alloc(20 * MiB)
+        assert client.stats()["tickets"] == 0
+        os.unlink(f"{small.shm}/others")
