@@ -327,6 +327,36 @@ void client_admit(struct client *client) {
     client->state = CLIENT_READY;
 }
 
+/* What it will hold and own. */
+static void init_books(struct client *client) {
+    struct server *server = client->server;
+
+    list_init(&client->output);
+    list_init(&client->names);
+    list_init(&client->parked);
+    client->page.closed = on_page_closed;
+    client->forks.pages = &server->pages;
+    client->forks.freed = on_hold_freed;
+    client->forks.closed = on_fork_page_closed;
+    client->forks.max = server->options->client_forks;
+    forkpages_init(&client->forks);
+    client->holds.storages = &server->storages;
+    client->holds.tickets = &server->tickets;
+    client->holds.forks = &client->forks;
+    holds_init(&client->holds);
+}
+
+/* The server's from now on; it has not said HELLO. */
+static void enlist(struct client *client) {
+    struct server *server = client->server;
+
+    list_append(&server->clients, &client->link);
+    list_append(&server->silent, &client->silent);
+    server->clients_count++;
+    server->silent_count++;
+    server->connected++;
+}
+
 struct client *client_open(struct server *server, int fd, const char *refused) {
     struct client *client = calloc(1, sizeof *client);
     struct account *account = account_create();
@@ -348,24 +378,8 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
     client->refused = refused;
     client->id = ++server->next_client;
     client->opened_ms = server_now(server);
-    list_init(&client->output);
-    list_init(&client->names);
-    list_init(&client->parked);
-    client->page.closed = on_page_closed;
-    client->forks.pages = &server->pages;
-    client->forks.freed = on_hold_freed;
-    client->forks.closed = on_fork_page_closed;
-    client->forks.max = server->options->client_forks;
-    forkpages_init(&client->forks);
-    client->holds.storages = &server->storages;
-    client->holds.tickets = &server->tickets;
-    client->holds.forks = &client->forks;
-    holds_init(&client->holds);
-    list_append(&server->clients, &client->link);
-    list_append(&server->silent, &client->silent);
-    server->clients_count++;
-    server->silent_count++;
-    server->connected++;
+    init_books(client);
+    enlist(client);
     if (identify(client) < 0) {
         client_close(client, "its user is not known", true);
         return NULL;
