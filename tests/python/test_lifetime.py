@@ -92,50 +92,6 @@ def test_a_private_entry_keeps_its_pack_and_all_that_the_pack_refers_to():
     del copied
 
 
-def test_a_child_of_a_fork_uses_memory_and_releases_nothing():
-    tensor = cx.full(4 * MiB, 7, "uint8")
-    child = os.fork()
-    if child == 0:
-        try:
-            array = tensor.numpy()
-            seen = int(array[1])
-            array[0] = seen + 1
-            del array, tensor
-            gc.collect()
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert bytes_now() == 4 * MiB
-    assert tensor.numpy()[:2].tolist() == [8, 7]
-    del tensor
-    assert bytes_now() == 0
-
-
-def test_a_child_of_a_fork_that_gets_a_name_has_a_hold_of_its_own():
-    tensor = cx.put("x", np.full(MiB, 7, "uint8"))
-    ours, theirs = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            del tensor
-            array = cx.get("x").numpy()
-            os.write(theirs[1], b"has it")
-            os.read(ours[0], 1)
-            os.write(theirs[1], b"%d" % array[5])
-        finally:
-            os._exit(0)
-    assert os.read(theirs[0], 100) == b"has it"
-    cx.delete("x")
-    del tensor
-    assert bytes_now() == MiB
-    os.write(ours[1], b"!")
-    assert os.read(theirs[0], 100) == b"7"
-    os.waitpid(child, 0)
-    d.settle(lambda: bytes_now() == 0, "the end of the child's hold")
-    for end in (*ours, *theirs):
-        os.close(end)
-
-
 def test_a_publisher_that_ends_takes_its_ephemeral_name_and_no_other():
     code = """
 import numpy as np, tensorcx as cx
