@@ -171,8 +171,7 @@ static uint64_t needed_for(const struct segments *segments, uint64_t nbytes) {
 static uint64_t choose_size(struct segments *segments, uint64_t nbytes, uint64_t needed,
                             struct shortage *ret_shortage) {
     bool large = segment_is_large(segments, nbytes);
-    uint64_t wanted =
-        large ? bytes_round_up(nbytes, segments->slab_nbytes / 16) : segments->slab_nbytes;
+    uint64_t wanted = large ? segment_large_nbytes(segments, nbytes) : segments->slab_nbytes;
 
     *ret_shortage = (struct shortage){.asked = needed};
     if (!make_room(segments, wanted)) {

@@ -33,7 +33,7 @@ static const struct option table[] = {
     {"backing", CHOICE, "auto|posix|memfd", "auto", FIELD(backing), 0, 0,
      "kind of shared memory; auto is posix, or memfd where the kernel gives huge pages or "
      "/dev/shm has less room than the capacity"},
-    {"reserve", SIZE, "SIZE", "96M", FIELD(reserve), 0, 64 * TIB,
+    {"reserve", SIZE, "SIZE", "80M", FIELD(reserve), 0, 64 * TIB,
      "memory that is kept ready while idle, so that first tensors are fast: a slab for small ones "
      "and, with the rest, one large segment; at most a sixteenth of the capacity and of the memory "
      "available; 0: none"},

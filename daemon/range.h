@@ -15,7 +15,7 @@
 #define RANGE_UNIT      256u
 #define RANGE_PAGE      4096u
 #define RANGE_PAGE_FROM (64u * 1024)        /* ranges from this size up begin at a page */
-#define RANGE_SPACE_MAX (32u * 1024 * 1024) /* most bytes of one space */
+#define RANGE_SPACE_MAX (16u * 1024 * 1024) /* most bytes of one space */
 #define RANGE_BINS      128
 
 struct segment;

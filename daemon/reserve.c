@@ -33,7 +33,7 @@ static uint64_t missing(const struct segments *segments, bool *ret_is_slab) {
     if (*ret_is_slab) {
         return slab;
     }
-    uint64_t large = (wanted - slab) / (slab / 16) * (slab / 16);
+    uint64_t large = (wanted - slab) / (slab / 8) * (slab / 8);
     return segment_is_large(segments, large) && !warm_find(segments, NULL, large) ? large : 0;
 }
 
@@ -59,7 +59,7 @@ uint64_t reserve_refill(struct segments *segments, uint64_t now_ms) {
 }
 
 struct segment *reserve_cut(struct segments *segments, uint64_t nbytes) {
-    uint64_t wanted = bytes_round_up(nbytes, segments->slab_nbytes / 16);
+    uint64_t wanted = segment_large_nbytes(segments, nbytes);
 
     list_for_each (link, &segments->reserve) {
         struct segment *segment = container_of(link, struct segment, link);

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bytes.h"
 #include "list.h"
 #include "range.h"
 #include "store.h"
@@ -103,6 +104,11 @@ struct segment *segments_find(const struct segments *segments, uint64_t id);
 /* Whether a storage of this size has a segment of its own. */
 static inline bool segment_is_large(const struct segments *segments, uint64_t nbytes) {
     return nbytes >= segments->slab_nbytes / 2;
+}
+
+/* The size of one for `nbytes`: a multiple of 2 MiB, unless the capacity is small. */
+static inline uint64_t segment_large_nbytes(const struct segments *segments, uint64_t nbytes) {
+    return bytes_round_up(nbytes, segments->slab_nbytes / 8);
 }
 
 /* For commit.c, warm.c and reserve.c only. */

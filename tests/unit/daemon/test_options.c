@@ -29,7 +29,7 @@ TEST(without_options_there_are_the_documented_defaults) {
     EXPECT_EQ(0, options.capacity);
     EXPECT_STR_EQ("auto", options.backing);
     EXPECT_STR_EQ("info", options.log_level);
-    EXPECT_EQ(96 << 20, options.reserve);
+    EXPECT_EQ(80 << 20, options.reserve);
     EXPECT_EQ(5000, options.warm_ms);
     EXPECT_EQ(0, options.idle_exit_ms);
     EXPECT_EQ(60000, options.ticket_lease_ms);

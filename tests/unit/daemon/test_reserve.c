@@ -11,7 +11,7 @@ static void settle(void *owner) {
 
 static void setup_reserve(struct fixture *f, uint64_t capacity, uint64_t machine) {
     setup(f, capacity, machine);
-    f->segments.reserve_nbytes = 96 * MIB;
+    f->segments.reserve_nbytes = 80 * MIB;
     f->worker.settle = settle;
     f->worker.owner = f;
 }
@@ -22,10 +22,10 @@ static void rest(struct fixture *f) {
     uv_run(&f->loop, UV_RUN_DEFAULT);
 }
 
-/* All of it is there: a slab of 32 MiB and a segment of 64. */
+/* All of it is there: a slab of 16 MiB and a segment of 64. */
 static void expect_full(struct fixture *f) {
-    EXPECT_EQ(96 * MIB, f->segments.warm_nbytes);
-    EXPECT_EQ(96 * MIB, f->segments.committed);
+    EXPECT_EQ(80 * MIB, f->segments.warm_nbytes);
+    EXPECT_EQ(80 * MIB, f->segments.committed);
     EXPECT_EQ(2, f->segments.by_id.count);
     EXPECT_TRUE(reserve_refill(&f->segments, UINT64_MAX - 1) == UINT64_MAX);
 }
@@ -36,7 +36,7 @@ TEST(while_idle_a_slab_and_a_large_segment_are_made) {
 
     rest(&f);
     expect_full(&f);
-    EXPECT_EQ(96 / 4, pieces_committed);
+    EXPECT_EQ(80 / 4, pieces_committed);
     teardown(&f);
 }
 
@@ -62,11 +62,11 @@ TEST(it_is_made_again_a_second_after_it_was_taken) {
     rest(&f);
     struct range *range = take(&f, 64 * MIB);
     EXPECT_EQ(1001, reserve_refill(&f.segments, 1000));
-    EXPECT_EQ(96 * MIB, f.segments.committed);
+    EXPECT_EQ(80 * MIB, f.segments.committed);
     f.now_ms = 1001;
     rest(&f);
-    EXPECT_EQ(96 * MIB, f.segments.warm_nbytes);
-    EXPECT_EQ(160 * MIB, f.segments.committed);
+    EXPECT_EQ(80 * MIB, f.segments.warm_nbytes);
+    EXPECT_EQ(144 * MIB, f.segments.committed);
     give(&f, range);
     teardown(&f);
 }
@@ -80,7 +80,7 @@ TEST(it_is_not_made_while_something_like_it_is_warm) {
     give(&f, take(&f, KIB));
     f.now_ms = 1001;
     rest(&f);
-    EXPECT_EQ(96 * MIB, f.segments.committed);
+    EXPECT_EQ(80 * MIB, f.segments.committed);
     EXPECT_TRUE(warm_expire(&f.segments, 1001) == UINT64_MAX);
     EXPECT_EQ(0, f.segments.committed);
     f.now_ms = 2001;
@@ -108,17 +108,17 @@ TEST(a_smaller_large_one_gets_a_part_of_it) {
     struct range *range = try_take(&f, 20 * MIB - 1, &waiter);
     EXPECT_TRUE(range != NULL);
     EXPECT_EQ(20 * MIB, range->segment->nbytes);
-    EXPECT_EQ(32 * MIB, f.segments.warm_nbytes);
-    EXPECT_EQ(52 * MIB, f.segments.committed);
+    EXPECT_EQ(16 * MIB, f.segments.warm_nbytes);
+    EXPECT_EQ(36 * MIB, f.segments.committed);
     EXPECT_EQ(1, f.segments.dying);
     uv_run(&f.loop, UV_RUN_DEFAULT);
     EXPECT_EQ(0, f.segments.dying);
-    EXPECT_EQ((4096 - 52) * MIB, machine_left);
+    EXPECT_EQ((4096 - 36) * MIB, machine_left);
     give(&f, range);
     f.segments.reserve_nbytes = 0;
     warm_expire(&f.segments, UINT64_MAX - 1);
     uv_run(&f.loop, UV_RUN_DEFAULT);
-    EXPECT_EQ((4096 - 32) * MIB, machine_left); /* the slab of the reserve is left */
+    EXPECT_EQ((4096 - 16) * MIB, machine_left); /* the slab of the reserve is left */
     teardown(&f);
 }
 
@@ -128,7 +128,7 @@ TEST(who_needs_more_does_not_get_it) {
 
     rest(&f);
     struct range *range = take(&f, 100 * MIB);
-    EXPECT_EQ(96 * MIB, f.segments.warm_nbytes);
+    EXPECT_EQ(80 * MIB, f.segments.warm_nbytes);
     give(&f, range);
     teardown(&f);
 }
@@ -158,13 +158,13 @@ TEST(who_waits_for_memory_goes_first) {
     f->worker.settle = settle_race;
 
     settle(f);
-    EXPECT_EQ(32 * MIB, f->segments.filling->nbytes);
+    EXPECT_EQ(16 * MIB, f->segments.filling->nbytes);
     EXPECT_TRUE(try_take(f, 200 * MIB, &waiter) == NULL);
     uv_run(&f->loop, UV_RUN_DEFAULT);
     EXPECT_TRUE(race.is_over);
     EXPECT_EQ(4 * MIB, race.filled); /* the piece that was in the worker's hands */
     EXPECT_TRUE(list_pop(&f->ready) == &waiter.link);
-    EXPECT_EQ(296 * MIB, f->segments.committed);
+    EXPECT_EQ(280 * MIB, f->segments.committed);
     give(f, try_take(f, 200 * MIB, &waiter));
     teardown(f);
 }
@@ -187,13 +187,13 @@ static void join(uint64_t filling, uint64_t nbytes) {
     struct range *range = try_take(&f, nbytes, &waiter);
     EXPECT_TRUE(range != NULL);
     EXPECT_EQ(filling, range->segment->nbytes);
-    EXPECT_EQ(filling == 32 * MIB ? 32 * MIB : 96 * MIB, f.segments.committed);
+    EXPECT_EQ(filling == 16 * MIB ? 16 * MIB : 80 * MIB, f.segments.committed);
     give(&f, range);
     teardown(&f);
 }
 
 TEST(a_small_one_waits_for_the_slab_that_is_just_being_made) {
-    join(32 * MIB, KIB);
+    join(16 * MIB, KIB);
 }
 
 TEST(a_large_one_waits_for_the_segment_that_is_just_being_made) {
@@ -211,7 +211,7 @@ TEST(a_large_one_does_not_wait_for_a_slab) {
 
     settle(&f);
     EXPECT_TRUE(try_take(&f, 16 * MIB, &waiter) == NULL);
-    EXPECT_EQ(48 * MIB, f.segments.committed);
+    EXPECT_EQ(32 * MIB, f.segments.committed);
     waiter_stop(&waiter);
     uv_run(&f.loop, UV_RUN_DEFAULT);
     expect_full(&f);
@@ -239,11 +239,11 @@ TEST(it_gives_way_after_the_warm_ones) {
 
     rest(&f);
     give(&f, take(&f, 200 * MIB));
-    EXPECT_EQ(296 * MIB, f.segments.warm_nbytes);
+    EXPECT_EQ(280 * MIB, f.segments.warm_nbytes);
     struct range *range = take(&f, 1400 * MIB);
-    EXPECT_EQ(96 * MIB, f.segments.warm_nbytes);
+    EXPECT_EQ(80 * MIB, f.segments.warm_nbytes);
     give(&f, range);
-    EXPECT_EQ(96 * MIB, f.segments.warm_nbytes);
+    EXPECT_EQ(80 * MIB, f.segments.warm_nbytes);
     range = take(&f, 1536 * MIB);
     EXPECT_TRUE(range != NULL);
     EXPECT_EQ(0, f.segments.warm_nbytes);
@@ -257,7 +257,7 @@ TEST(it_gives_way_while_it_is_made) {
     setup_reserve(&f, 1536 * MIB, 1536 * MIB);
 
     settle(&f);
-    EXPECT_EQ(32 * MIB, f.segments.committed);
+    EXPECT_EQ(16 * MIB, f.segments.committed);
     struct range *range = take(&f, 1536 * MIB);
     EXPECT_TRUE(range != NULL);
     EXPECT_EQ(0, f.shortages);
@@ -284,8 +284,8 @@ TEST(where_there_is_no_memory_there_is_none_and_nobody_is_told) {
     setup_reserve(&f, 2048 * MIB, 40 * MIB);
 
     rest(&f);
-    EXPECT_EQ(32 * MIB, f.segments.committed); /* the slab */
-    EXPECT_EQ(8 * MIB, machine_left);
+    EXPECT_EQ(16 * MIB, f.segments.committed); /* the slab */
+    EXPECT_EQ(24 * MIB, machine_left);
     EXPECT_EQ(0, f.shortages);
     uint64_t pieces = pieces_committed;
     f.now_ms = 100000;
@@ -297,10 +297,10 @@ TEST(where_there_is_no_memory_there_is_none_and_nobody_is_told) {
 TEST(it_is_a_sixteenth_of_the_capacity_at_most) {
     static const struct {
         uint64_t capacity, reserve, expected;
-    } cases[] = {{2048 * MIB, 0, 0},         {2048 * MIB, 31 * MIB, 0},
-                 {2048 * MIB, 32 * MIB, 32}, {2048 * MIB, 50 * MIB, 50},
-                 {1024 * MIB, 96 * MIB, 64}, {512 * MIB, 96 * MIB, 32},
-                 {256 * MIB, 96 * MIB, 0},   {4096 * MIB, 1024 * MIB, 256}};
+    } cases[] = {
+        {2048 * MIB, 0, 0},         {2048 * MIB, 15 * MIB, 0},  {2048 * MIB, 16 * MIB, 16},
+        {2048 * MIB, 50 * MIB, 50}, {1024 * MIB, 80 * MIB, 64}, {512 * MIB, 80 * MIB, 32},
+        {256 * MIB, 80 * MIB, 16},  {128 * MIB, 80 * MIB, 0},   {4096 * MIB, 1024 * MIB, 256}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fixture f;

@@ -11,9 +11,9 @@ TEST(small_ones_share_a_slab_large_ones_have_their_own) {
 
     EXPECT_TRUE(a->segment == b->segment);
     EXPECT_TRUE(large->segment != a->segment);
-    EXPECT_EQ(32 * MIB, a->segment->nbytes);
+    EXPECT_EQ(16 * MIB, a->segment->nbytes);
     EXPECT_EQ(16 * MIB, large->segment->nbytes);
-    EXPECT_EQ(48 * MIB, f.segments.committed);
+    EXPECT_EQ(32 * MIB, f.segments.committed);
     EXPECT_EQ(0, f.segments.warm_nbytes);
     give(&f, a);
     give(&f, b);
@@ -63,7 +63,7 @@ TEST(an_empty_slab_is_warm_until_it_is_used_again) {
     setup(&f, 1024 * MIB, 1024 * MIB);
 
     give(&f, take(&f, KIB));
-    EXPECT_EQ(32 * MIB, f.segments.warm_nbytes);
+    EXPECT_EQ(16 * MIB, f.segments.warm_nbytes);
     struct range *range = take(&f, KIB);
     EXPECT_EQ(0, f.segments.warm_nbytes);
     EXPECT_EQ(1, f.segments.by_id.count);
