@@ -150,6 +150,30 @@ def test_a_daemon_without_descriptors_refuses_segments_and_keeps_its_word(start)
         assert settle(lambda: allocates(client, 17 << 20), "room for a segment")
 
 
+def test_a_fork_that_the_daemon_has_no_descriptor_for_keeps_all_until_the_parents_end(start):
+    daemon = start("--warm-seconds", "0", preexec_fn=at_most(64), checked=False)
+    with daemon.connect() as parent:
+        inherited = parent.alloc(100)["storage"]
+        grants = 0
+        while allocates(parent, 17 << 20):
+            grants += 1
+        page = parent.fork()
+        parent.release((inherited, 1))
+        page.close()
+        assert parent.stats()["storages"] == grants + 1
+        assert 'event=fork.unwatched reason="the note came without a page"' in daemon.log()
+    settle(lambda: has_no_segments(daemon), "the segments' end")
+    daemon.settle_clean()
+
+
+def has_no_segments(daemon):
+    client = connects(daemon)
+    if not client:
+        return False
+    with client:
+        return client.stats()["segments"] == 0
+
+
 def allocates(client, nbytes):
     try:
         return client.alloc(nbytes)
