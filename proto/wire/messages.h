@@ -252,7 +252,7 @@ struct wire_client {
     uint64_t age_ms;
     uint32_t pid; /* as the daemon sees it (SO_PEERCRED) */
     uint32_t uid;
-    uint32_t connected; /* 0: its socket is closed, its memory still mapped */
+    uint32_t connected; /* 0: its socket is closed, its memory still mapped, maybe by children */
     uint32_t program_nbytes;
 };
 
