@@ -100,13 +100,11 @@ say("ready")
 hear()
 pid = os.fork()
 if pid == 0:
-    say("forked")
     hear()
     ok = (t.numpy() == 7).all() and (name.numpy() == 7).all()
     say("verified" if ok else "lost")
     os._exit(0)
 t.close()
-other = None
 say("let go")
 os.waitpid(pid, 0)
 say("waited")
@@ -119,7 +117,7 @@ def test_a_fork_does_not_wait_for_a_stopped_daemon(daemon):
         program.expect("ready")
         os.kill(daemon.pid, signal.SIGSTOP)
         program.tell()
-        assert {program.line(), program.line()} == {"forked", "let go"}
+        program.expect("let go")
         program.tell()
         program.expect("verified")
         program.expect("waited")
@@ -136,7 +134,7 @@ def test_a_stopped_daemon_learns_of_the_fork_before_it_learns_what_was_let_go(da
         program.expect("ready")
         os.kill(daemon.pid, signal.SIGSTOP)
         program.tell()
-        assert {program.line(), program.line()} == {"forked", "let go"}
+        program.expect("let go")
         os.kill(daemon.pid, signal.SIGCONT)
         with daemon.connect() as other:
             assert other.stats()["storages"] == 2
@@ -154,7 +152,7 @@ def test_a_child_uses_what_it_inherited_when_the_daemon_is_killed(start):
     with Program(CHILD_USES, socket=daemon.path) as program:
         program.expect("ready")
         program.tell()
-        assert {program.line(), program.line()} == {"forked", "let go"}
+        program.expect("let go")
         daemon.kill()
         program.tell()
         program.expect("verified")
