@@ -85,21 +85,19 @@ static enum outcome open_socket(struct session *session, int *ret_status) {
 /* Maps the life page: the daemon sees it go when this process ends, and not before. A child of a
  * fork must not keep it. Lock held. */
 static int adopt_life_page(struct session *session, const struct call *call) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-
     if (call->fd == FD_DROPPED) {
         return error_system(EMFILE, "tensorcxd's greeting cannot be received");
     }
     if (call->fd < 0) {
         return STATUS_OK; /* the daemon watches the socket alone */
     }
-    void *address = mmap(NULL, page, PROT_READ, MAP_SHARED, call->fd, 0);
+    void *address = mmap(NULL, WIRE_PAGE_NBYTES, PROT_READ, MAP_SHARED, call->fd, 0);
     if (address == MAP_FAILED) {
         return error_system(errno, "the life page cannot be mapped");
     }
-    if (madvise(address, page, MADV_DONTFORK) != 0) {
+    if (madvise(address, WIRE_PAGE_NBYTES, MADV_DONTFORK) != 0) {
         int number = errno;
-        munmap(address, page);
+        munmap(address, WIRE_PAGE_NBYTES);
         return error_system(number, "the life page cannot be kept from children");
     }
     session->life_page = address;

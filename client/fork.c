@@ -21,22 +21,21 @@ static struct tcx_client *clients; /* not owned; guarded by `lock` */
 /* A page that is alive as long as somebody has it mapped, and a descriptor of the same open file;
  * NULL: not to be had. */
 static void *create_page(int *ret_fd) {
-    size_t nbytes = (size_t)sysconf(_SC_PAGESIZE);
     void *page = MAP_FAILED;
     int fd = memfd_create("tensorcx-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     if (fd < 0) {
         return NULL;
     }
-    if (ftruncate(fd, (off_t)nbytes) == 0 &&
+    if (ftruncate(fd, WIRE_PAGE_NBYTES) == 0 &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-        page = mmap(NULL, nbytes, PROT_READ, MAP_SHARED, fd, 0);
+        page = mmap(NULL, WIRE_PAGE_NBYTES, PROT_READ, MAP_SHARED, fd, 0);
     }
     if (page == MAP_FAILED) {
         close(fd);
         return NULL;
     }
-    madvise(page, nbytes, MADV_DONTDUMP);
+    madvise(page, WIRE_PAGE_NBYTES, MADV_DONTDUMP);
     *ret_fd = fd;
     return page;
 }

@@ -73,7 +73,7 @@ static void destroy(struct session *session) {
     segments_destroy(session);
     session_drop_fork_page(session);
     if (session->life_page) {
-        munmap(session->life_page, (size_t)sysconf(_SC_PAGESIZE));
+        munmap(session->life_page, WIRE_PAGE_NBYTES);
     }
     pthread_mutex_destroy(&session->lock);
     free(session->received);
@@ -108,7 +108,7 @@ void session_lock(struct session *session) {
 
 void session_drop_fork_page(struct session *session) {
     if (session->fork_page) {
-        munmap(session->fork_page, (size_t)sysconf(_SC_PAGESIZE));
+        munmap(session->fork_page, WIRE_PAGE_NBYTES);
     }
     session->fork_page = NULL;
 }
@@ -183,7 +183,7 @@ void session_die(struct session *session, const char *format, ...) {
     close_socket(session);
     if (session->life_page) {
         /* It alone keeps at the daemon what we hold, also for children from now on. */
-        madvise(session->life_page, (size_t)sysconf(_SC_PAGESIZE), MADV_DOFORK);
+        madvise(session->life_page, WIRE_PAGE_NBYTES, MADV_DOFORK);
     }
     session->is_unreported = 1;
     mark_dead(session);

@@ -12,8 +12,7 @@
 #include <unistd.h>
 
 #include "log.h"
-
-enum { PAGE_NBYTES = 4096 };
+#include "messages.h"
 
 void lifepages_init(struct lifepages *pages) {
     table_init(&pages->pages);
@@ -38,7 +37,7 @@ static int page_create(void) {
     if (fd < 0) {
         return -errno;
     }
-    if (ftruncate(fd, PAGE_NBYTES) != 0 ||
+    if (ftruncate(fd, WIRE_PAGE_NBYTES) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         int r = -errno;
         close(fd);
@@ -95,7 +94,7 @@ int lifepage_adopt(struct lifepages *pages, struct lifepage *page, int fd) {
     page->watch = 0;
     /* Only shared memory has seals; anything else could make us wait for a file system. And nothing
      * that we keep open ourselves is as small as a page: that would never be closed. */
-    if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &info) != 0 || info.st_size != PAGE_NBYTES) {
+    if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &info) != 0 || info.st_size != WIRE_PAGE_NBYTES) {
         return -EPROTO;
     }
     if (pages->fd < 0) {

@@ -24,6 +24,7 @@
 #define WIRE_HOLDS_MAX   1024           /* ids in one HOLD, grants in its reply */
 #define WIRE_LIST_MAX    (64 * 1024)    /* bytes of entries in one page of a list */
 #define WIRE_DESC_MAX    (24 + 64 * 16) /* desc.h: header and 64 dimensions */
+#define WIRE_PAGE_NBYTES 4096           /* of a life page or fork page, on any machine */
 #define WIRE_FDS_MAX     1              /* descriptors in one message */
 #define WIRE_MESSAGE_MAX (96 * 1024)    /* whole message; SEQPACKET ends near 200 KiB */
 
