@@ -39,7 +39,7 @@ CLIENT   := $(call objects,client)
 CORE     := $(call objects,python/core)
 PACKAGE  := $(BUILD)/python/tensorcx
 SOURCES  := $(wildcard proto/wire/*.[ch] daemon/*.[ch] client/*.[ch] client/include/*.h \
-            python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fault/*.c)
+            python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fault/*.[ch])
 
 $(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iclient/include -isystem $(DLPACK_INCLUDE)
 $(BUILD)/obj/client/%.o:      ALL_CFLAGS += -fPIC -DTENSORCX_PREFIX='"$(PREFIX)"'

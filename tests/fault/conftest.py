@@ -5,8 +5,17 @@ import os
 import shutil
 import tempfile
 
+import accidents
 import daemon as d
 import pytest
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """The folder with what accidents.py needs of C."""
+    folder = tmp_path_factory.mktemp("accidents")
+    accidents.compile_all(folder)
+    return folder
 
 
 @pytest.fixture

@@ -30,28 +30,19 @@ PATH = os.environ["TENSORCX_SOCKET"]
 """
 
 
-class Program:
-    """A Python program with numpy as np, tensorcx as cx, and say(), hear(), die(), become().
+class Process:
+    """A process that is talked to by lines."""
 
-    `raw` gives it the hand-made client (wire, PATH) instead, which starts faster. It finds the
-    daemon by `socket` and starts none itself unless its environment says so.
-    """
-
-    def __init__(self, code: str, *args, socket=None, raw=False, env=None, **popen):
-        environment = bare_environment(TENSORCX_AUTOSTART="0")
-        if socket is not None:
-            environment["TENSORCX_SOCKET"] = str(socket)
-        prelude = RAW if raw else PACKAGE
+    def __init__(self, command, env, **popen):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, args)],
+            [str(word) for word in command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment | (env or {}),
+            env=env,
             **popen,
         )
         self.heard = b""
-        self.ended = False
 
     @property
     def pid(self) -> int:
@@ -67,20 +58,27 @@ class Program:
         for pipe in self.process.stdin, self.process.stdout, self.process.stderr:
             pipe.close()
 
-    def line(self) -> str:
-        """The next line the program says; fails with its stderr when it ends instead."""
+    def next_line(self) -> str | None:
+        """The next line the program says; None when it ends instead."""
         end = time.monotonic() + DEADLINE
         while b"\n" not in self.heard:
             if not select.select([self.process.stdout], [], [], end - time.monotonic())[0]:
                 raise AssertionError(f"the program says nothing; so far: {self.heard!r}")
             piece = os.read(self.process.stdout.fileno(), 65536)
             if not piece:
-                code = self.process.wait(DEADLINE)
-                error = self.process.stderr.read().decode(errors="replace")
-                raise AssertionError(f"the program ended with {code}: {self.heard!r}\n{error}")
+                return None
             self.heard += piece
         line, _, self.heard = self.heard.partition(b"\n")
         return line.decode()
+
+    def line(self) -> str:
+        """The next line the program says; fails with its stderr when it ends instead."""
+        line = self.next_line()
+        if line is None:
+            code = self.process.wait(DEADLINE)
+            error = self.process.stderr.read().decode(errors="replace")
+            raise AssertionError(f"the program ended with {code}: {self.heard!r}\n{error}")
+        return line
 
     def expect(self, word: str) -> str:
         """Waits for a line that begins with `word`; returns the rest of it."""
@@ -105,6 +103,22 @@ class Program:
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)
         self.process.wait(DEADLINE)
+
+
+class Program(Process):
+    """A Python program with numpy as np, tensorcx as cx, and say(), hear(), die(), become().
+
+    `raw` gives it the hand-made client (wire, PATH) instead, which starts faster. It finds the
+    daemon by `socket` and starts none itself unless its environment says so.
+    """
+
+    def __init__(self, code: str, *args, socket=None, raw=False, env=None, **popen):
+        environment = bare_environment(TENSORCX_AUTOSTART="0")
+        if socket is not None:
+            environment["TENSORCX_SOCKET"] = str(socket)
+        prelude = RAW if raw else PACKAGE
+        command = [sys.executable, "-c", prelude + textwrap.dedent(code), *args]
+        super().__init__(command, environment | (env or {}), **popen)
 
 
 def run(code: str, *args, **options):

@@ -1,0 +1,142 @@
+"""Accidents at a chosen moment: SIGKILL at a message, the n-th malloc() that fails, and so on.
+
+accident.c is preloaded into a client or a daemon and looks into a page that the test shares with
+it; operations.c is the client, which does one operation at a time, as it is told.
+"""
+
+import ctypes
+import mmap
+import operator
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from daemon import PACKAGES, Daemon, bare_environment, descriptors, shared_maps
+from helpers import Process
+
+KILL, MEMORY, MAPPING, DESCRIPTOR, MESSAGE = range(1, 6)
+
+OPERATIONS = [
+    "connect", "put-small", "put-large", "put-shared", "put-bundle", "replace", "get",
+    "get-bundle", "wait", "wait-in-vain", "ticket", "redeem", "redeem-bundle", "release", "delete",
+    "list", "fork",
+]  # fmt: skip
+
+# Small slabs are quickly made, and 2 MiB are a segment of their own. What nobody uses goes at once,
+# and a ticket without a sender when nobody is left.
+OPTIONS = (
+    "--capacity", "32M",
+    "--reserve", "0", "--warm-seconds", "0", "--ticket-lease", "0.01",
+)  # fmt: skip
+
+
+class Page(ctypes.Structure):
+    """accident.h: what is to happen in a process, and what has happened."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("kind", "at", "times", "passed", "happened", "unused")),
+        ("blocks", ctypes.c_long),
+    )
+
+
+class Accidents:
+    """The accidents of one process; `environment` is for its start."""
+
+    def __init__(self, built: Path, folder: str, name: str):
+        path = f"{folder}/{name}.accidents"
+        with open(path, "w+b") as file:
+            file.truncate(mmap.PAGESIZE)
+            self.page = Page.from_buffer(mmap.mmap(file.fileno(), mmap.PAGESIZE))
+        self.environment = {"LD_PRELOAD": str(built / "accident.so"), "ACCIDENT": path}
+
+    def plan(self, kind: int, at: int, times: int = 1):
+        self.page.kind = 0
+        self.page.at, self.page.times, self.page.passed, self.page.happened = at, times, 0, 0
+        self.page.kind = kind
+
+    def end(self) -> bool:
+        """No more accidents. Whether there have been any."""
+        self.page.kind = 0
+        return self.page.happened > 0
+
+    @property
+    def blocks(self) -> int:
+        """How many pieces of malloc()'s memory the process has."""
+        return self.page.blocks
+
+
+class Client(Process):
+    """Runs operations.c."""
+
+    def __init__(self, built: Path, socket, accidents: Accidents):
+        self.accidents = accidents
+        super().__init__([built / "operations", socket], bare_environment(**accidents.environment))
+
+    def do(self, words: str) -> tuple[int, str]:
+        """The status and text that a word ends with."""
+        self.tell(words)
+        status, _, text = self.line().partition(" ")
+        return int(status), text
+
+    def prepare(self, operation: str):
+        assert self.do(f"prepare {operation}") == (0, "")
+
+    def act(self, operation: str) -> tuple[int, str]:
+        return self.do(f"act {operation}")
+
+    def act_or_die(self, operation: str) -> tuple[int, str] | None:
+        """The same, but None when it was killed."""
+        self.tell(f"act {operation}")
+        line = self.next_line()
+        if line is None:
+            assert self.end() == (-signal.SIGKILL, "")
+            return None
+        status, _, text = line.partition(" ")
+        return int(status), text
+
+    def drop(self, daemon: Daemon):
+        """Lets go of what came of its operations, and waits until the daemon has it."""
+        assert self.do("drop") == (0, "")
+        daemon.settle(holds=1)  # what it keeps from the start
+
+    def clean(self):
+        """Gives everything back and closes its connection."""
+        assert self.do("clean") == (0, "")
+
+    def possessions(self) -> tuple[int, int, int]:
+        """How many descriptors, shared mappings and pieces of memory it has."""
+        return len(descriptors(self.pid)), len(shared_maps(self.pid)), self.accidents.blocks
+
+
+def no_more(now: tuple[int, ...], before: tuple[int, ...]) -> bool:
+    return all(map(operator.le, now, before))
+
+
+def nothing_remains(daemon: Daemon):
+    """Waits until the daemon has nothing, but for the names that clients left."""
+    with daemon.connect() as second:
+        for name in second.names():
+            second.delete(name)
+        second.put("after", b"still here")
+        assert second.get("after")["grant"]["nbytes"] == 10
+        second.delete("after")
+    daemon.settle(
+        clients=0, holds=0, storages=0, bytes=0, names=0, tickets=0, waiting=0, segments=0
+    )
+
+
+def compile_all(folder: Path):
+    """Builds accident.so and operations in `folder`."""
+    here = Path(__file__).parent
+    package = PACKAGES / "tensorcx"
+    compiler = [
+        os.environ.get("CC", "cc"),
+        *"-std=gnu11 -D_GNU_SOURCE -Wall -O1 -g -pthread".split(),
+    ]
+    library = ["-I", package / "include", package / "lib" / "libtensorcx.so.0"]
+    for command in (
+        ["-shared", "-fPIC", here / "accident.c", "-o", folder / "accident.so", "-ldl"],
+        [here / "operations.c", "-o", folder / "operations", *library, f"-Wl,-rpath,{package}/lib"],
+    ):
+        subprocess.run([*compiler, *command], check=True)

@@ -1,0 +1,431 @@
+/*
+ * operations.c - a client that does one operation at a time, as it is told
+ *
+ *     operations SOCKET        then a word per line: prepare, act, drop, clean; the first two with
+ * the name of an operation: "act get"
+ *
+ * The answer to a word is a line "STATUS TEXT". "prepare" sets the scene, with a connection of its
+ * own and before any accident; "act" is the operation itself; "drop" lets go of what came of it;
+ * "clean" gives everything back.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <tensorcx.h>
+#include <unistd.h>
+
+#define SMALL      3
+#define LARGE      (2 << 20) /* a segment of its own, with the capacity that the tests give */
+#define FILL       7
+#define STACK      (256 << 10)
+#define CHILD_DIED 100 /* beside tcx_status */
+
+static tcx_client_options_t options = {.no_autostart = 1};
+static tcx_client_t *client; /* does the operation */
+static tcx_client_t *other;  /* sets the scene, and is gone: it would share its mappings */
+static tcx_tensor_t *kept;   /* mapped before, by `client`; stays readable whatever happens */
+static tcx_tensor_t *tensor;
+static tcx_bundle_t *bundle;
+static char ticket[TCX_TICKET_MAX];
+static size_t ticket_nbytes;
+static char bytes[LARGE];
+
+static const int64_t large_shape[] = {LARGE};
+static const tcx_array_t large = {
+    .data = bytes, .dtype = {TCX_UINT, 8, 1}, .ndim = 1, .shape = large_shape};
+static const int64_t small_shape[] = {SMALL};
+static const tcx_array_t small = {
+    .data = bytes, .dtype = {TCX_UINT, 8, 1}, .ndim = 1, .shape = small_shape};
+
+/* What a preparation does must work, if not with a connection to a daemon that is gone. */
+#define MUST(call)                                                       \
+    do {                                                                 \
+        int status_ = (call);                                            \
+        if (status_ == TCX_LOST) {                                       \
+            status_ = (call);                                            \
+        }                                                                \
+        if (status_ != TCX_OK) {                                         \
+            fprintf(stderr, "%s: %d %s\n", #call, status_, tcx_error()); \
+            exit(1);                                                     \
+        }                                                                \
+    } while (0)
+
+static int drop(void) {
+    tcx_tensor_unref(tensor);
+    tcx_bundle_unref(bundle);
+    tensor = NULL;
+    bundle = NULL;
+    return TCX_OK;
+}
+
+/* ---------------------------------------------------------------------------------- operations */
+
+static int do_connect(void) {
+    tcx_client_disconnect(client);
+    return tcx_client_connect(client);
+}
+
+static int do_put_small(void) {
+    return tcx_put(client, "mine", &small, NULL, &tensor);
+}
+
+static int do_put_large(void) {
+    return tcx_put(client, "mine", &large, NULL, &tensor);
+}
+
+static int do_put_shared(void) {
+    int r = tcx_zeros(client, large.dtype, 1, large_shape, &tensor);
+    return r == TCX_OK ? tcx_put(client, "mine", tcx_tensor_array(tensor), NULL, NULL) : r;
+}
+
+static int do_put_expiring(void) {
+    const tcx_put_options_t soon = {.ttl = 0.001};
+
+    return tcx_put(client, "expiring", &large, &soon, NULL);
+}
+
+static int do_put_ephemeral(void) {
+    const tcx_put_options_t ephemeral = {.flags = TCX_PUT_EPHEMERAL};
+
+    return tcx_put(client, "ephemeral", &large, &ephemeral, NULL);
+}
+
+static void have_large(void) {
+    MUST(tcx_put(other, "theirs", &large, NULL, NULL));
+}
+
+static int do_replace(void) {
+    return tcx_put(client, "theirs", &small, NULL, NULL);
+}
+
+static int put_bundle(tcx_client_t *by, const char *name, const tcx_tensor_t *shared,
+                      tcx_bundle_t **ret_bundle) {
+    const char *const one[] = {"one"};
+    const char *const two[] = {"deep", "two"};
+    const tcx_item_t items[] = {{one, 1, &small}, {two, 2, tcx_tensor_array(shared)}};
+
+    return tcx_put_bundle(by, name, items, 2, NULL, ret_bundle);
+}
+
+static int do_put_bundle(void) {
+    return put_bundle(client, "mine", kept, &bundle);
+}
+
+static int do_get(void) {
+    return tcx_get(client, "theirs", NULL, &tensor, NULL);
+}
+
+static tcx_bundle_t *make_bundle(const char *name) {
+    tcx_tensor_t *shared = NULL;
+    tcx_bundle_t *made = NULL;
+
+    MUST(tcx_copy(other, &large, &shared));
+    MUST(put_bundle(other, name, shared, &made));
+    tcx_tensor_unref(shared);
+    return made;
+}
+
+static void have_bundle(void) {
+    tcx_bundle_unref(make_bundle("theirs"));
+}
+
+static int do_get_bundle(void) {
+    return tcx_get(client, "theirs", NULL, NULL, &bundle);
+}
+
+static int do_wait_in_vain(void) {
+    const tcx_get_options_t soon = {.timeout = 0.01};
+    int r = tcx_get(client, "never", &soon, &tensor, NULL);
+
+    return r == TCX_TIMEOUT ? TCX_OK : r;
+}
+
+static int publisher_pipe[2];
+static tcx_client_t *publisher;
+static pthread_t publisher_thread;
+
+/* Most likely puts the name after the wait for it has begun; either order is right. */
+static void *publish_late(void *unused) {
+    char word;
+
+    (void)unused;
+    if (read(publisher_pipe[0], &word, 1) == 1) {
+        usleep(5000);
+        for (int i = 0; i < 3 && tcx_put(publisher, "late", &small, NULL, NULL) != TCX_OK; i++) {
+        }
+    }
+    return NULL;
+}
+
+static void have_publisher(void) {
+    (void)tcx_delete(other, "late");
+    if (!publisher) {
+        MUST(tcx_client_open(&options, &publisher));
+    }
+    MUST(tcx_client_connect(publisher));
+    if (pthread_create(&publisher_thread, NULL, publish_late, NULL) != 0) {
+        abort();
+    }
+}
+
+static int do_wait(void) {
+    const tcx_get_options_t patient = {.timeout = 60};
+
+    if (write(publisher_pipe[1], "x", 1) != 1) {
+        abort();
+    }
+    int r = tcx_get(client, "late", &patient, &tensor, NULL);
+    pthread_join(publisher_thread, NULL);
+    return r;
+}
+
+static int do_release(void) {
+    tcx_stats_t stats;
+    int r = tcx_copy(client, &large, &tensor);
+
+    drop();
+    /* One reply tells that a segment has been destroyed, the next one which. */
+    for (int i = 0; r == TCX_OK && i < 3; i++) {
+        r = tcx_stats(client, &stats);
+    }
+    return r;
+}
+
+static int do_delete(void) {
+    return tcx_delete(client, "theirs");
+}
+
+static int ignore(void *context, const tcx_entry_t *entry) {
+    (void)context;
+    (void)entry;
+    return 0;
+}
+
+static int do_list(void) {
+    return tcx_list(client, NULL, ignore, NULL);
+}
+
+/* A ticket is all that keeps the tensor. */
+static void have_ticket(void) {
+    tcx_tensor_t *shared = NULL;
+
+    MUST(tcx_copy(other, &large, &shared));
+    MUST(tcx_tensor_ticket(other, shared, ticket, &ticket_nbytes));
+    tcx_tensor_unref(shared);
+}
+
+static int do_ticket(void) {
+    return tcx_tensor_ticket(client, kept, ticket, &ticket_nbytes);
+}
+
+static int do_redeem(void) {
+    return tcx_redeem(client, ticket, ticket_nbytes, &tensor, NULL);
+}
+
+static void have_bundle_ticket(void) {
+    tcx_bundle_t *shared = make_bundle(NULL);
+
+    MUST(tcx_bundle_ticket(other, shared, ticket, &ticket_nbytes));
+    tcx_bundle_unref(shared);
+}
+
+static int do_redeem_bundle(void) {
+    return tcx_redeem(client, ticket, ticket_nbytes, NULL, &bundle);
+}
+
+static int is_intact(const tcx_tensor_t *large_one) {
+    return memcmp(tcx_tensor_array(large_one)->data, bytes, LARGE) == 0;
+}
+
+static void have_inheritance(void) {
+    have_large();
+    MUST(tcx_copy(client, &large, &tensor));
+}
+
+/* The child reads what it inherits when its parent has let go of it, and asks the daemon itself. */
+_Noreturn static void be_child(int from_parent) {
+    char word;
+    tcx_tensor_t *found = NULL;
+
+    if (read(from_parent, &word, 1) < 0 || !is_intact(tensor)) {
+        _exit(TCX_INTERNAL);
+    }
+    int r = tcx_get(client, "theirs", NULL, &found, NULL);
+    _exit(r == TCX_OK && !is_intact(found) ? TCX_INTERNAL : r);
+}
+
+static int do_fork(void) {
+    int status = 0;
+    int ends[2];
+
+    if (pipe(ends) != 0) {
+        abort();
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[1]);
+        be_child(ends[0]);
+    }
+    close(ends[0]);
+    drop();
+    close(ends[1]);
+    if (child < 0 || waitpid(child, &status, 0) != child) {
+        abort();
+    }
+    return WIFSIGNALED(status) ? CHILD_DIED : WEXITSTATUS(status);
+}
+
+/* A client that is killed with all it has: tensors, a name of its own, a ticket. */
+static int do_die(void) {
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        do_put_shared();
+        do_put_ephemeral();
+        do_ticket();
+        raise(SIGKILL);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child) {
+        abort();
+    }
+    return WIFSIGNALED(status) ? TCX_OK : TCX_INTERNAL;
+}
+
+static const struct operation {
+    const char *name;
+    void (*prepare)(void); /* may be NULL */
+    int (*act)(void);
+} operations[] = {
+    {"connect", NULL, do_connect},
+    {"put-small", NULL, do_put_small},
+    {"put-large", NULL, do_put_large},
+    {"put-shared", NULL, do_put_shared},
+    {"put-expiring", NULL, do_put_expiring},
+    {"put-ephemeral", NULL, do_put_ephemeral},
+    {"put-bundle", NULL, do_put_bundle},
+    {"replace", have_large, do_replace},
+    {"get", have_large, do_get},
+    {"get-bundle", have_bundle, do_get_bundle},
+    {"wait", have_publisher, do_wait},
+    {"wait-in-vain", NULL, do_wait_in_vain},
+    {"release", NULL, do_release},
+    {"delete", have_large, do_delete},
+    {"ticket", NULL, do_ticket},
+    {"redeem", have_ticket, do_redeem},
+    {"redeem-bundle", have_bundle_ticket, do_redeem_bundle},
+    {"list", have_large, do_list},
+    {"fork", have_inheritance, do_fork},
+    {"die", NULL, do_die},
+};
+
+/* --------------------------------------------------------------------------------------- words */
+
+static const struct operation *find(const char *name) {
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
+        if (strcmp(operations[i].name, name) == 0) {
+            return &operations[i];
+        }
+    }
+    fprintf(stderr, "no operation \"%s\"\n", name);
+    exit(2);
+}
+
+static int prepare(const struct operation *operation) {
+    drop();
+    if (!client) {
+        MUST(tcx_client_open(&options, &client));
+        MUST(tcx_copy(client, &large, &kept));
+    }
+    if (operation->prepare) {
+        MUST(tcx_client_open(&options, &other));
+        operation->prepare();
+        tcx_client_close(other);
+    }
+    return TCX_OK;
+}
+
+/* A mapping that was lost is the end of us. */
+static int act(const struct operation *operation) {
+    int r = operation->act();
+
+    if (!is_intact(kept)) {
+        fprintf(stderr, "what was mapped has changed\n");
+        exit(1);
+    }
+    return r;
+}
+
+static int clean(void) {
+    drop();
+    tcx_tensor_unref(kept);
+    tcx_client_close(client);
+    tcx_client_close(publisher);
+    kept = NULL;
+    client = publisher = NULL;
+    return TCX_OK;
+}
+
+/* A line of standard input without a buffer of stdio, which a fork would double. */
+static int hear(char *line, size_t capacity) {
+    size_t n = 0;
+
+    while (n < capacity - 1 && read(STDIN_FILENO, line + n, 1) == 1) {
+        if (line[n] == '\n') {
+            line[n] = '\0';
+            return 1;
+        }
+        n++;
+    }
+    return 0;
+}
+
+static void *nothing(void *unused) {
+    return unused;
+}
+
+/* The library's own thread may run or not, and libc keeps the stack of one that has ended: so that
+ * this is no difference, there is a stack of its size from the start. */
+static void keep_stack(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK);
+    if (pthread_create(&thread, &attributes, nothing, NULL) != 0) {
+        abort();
+    }
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+int main(int argc, char **argv) {
+    char line[64];
+
+    if (argc != 2 || pipe(publisher_pipe) != 0) {
+        return 2;
+    }
+    options.socket = argv[1];
+    keep_stack();
+    memset(bytes, FILL, sizeof bytes);
+    while (hear(line, sizeof line)) {
+        char *name = strchr(line, ' ');
+        int r;
+        if (name) {
+            *name++ = '\0';
+        }
+        if (strcmp(line, "clean") == 0) {
+            r = clean();
+        } else if (strcmp(line, "drop") == 0) {
+            r = drop();
+        } else {
+            const struct operation *operation = find(name ? name : "");
+            r = strcmp(line, "act") == 0 ? act(operation) : prepare(operation);
+        }
+        dprintf(STDOUT_FILENO, "%d %s\n", r, r == TCX_OK ? "" : tcx_error());
+    }
+    return 0;
+}
