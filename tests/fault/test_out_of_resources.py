@@ -1,0 +1,116 @@
+"""No memory, address space, descriptor or message buffer, wherever one is asked for.
+
+In the client or in the daemon: the call does without or ends with a clear error, it can be
+repeated, and nothing is lost.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+from accidents import (
+    DESCRIPTOR,
+    MAPPING,
+    MEMORY,
+    MESSAGE,
+    OPERATIONS,
+    OPTIONS,
+    Accidents,
+    Client,
+    no_more,
+    nothing_remains,
+)
+from daemon import Daemon, bare_environment, settle
+from wire_table import Status
+
+TO_THE_END = 1 << 30
+
+each_operation = pytest.mark.parametrize("operation", OPERATIONS)
+
+
+@dataclass
+class Scene:
+    """A daemon, its client, the accidents of one of them, and what calls may then end with."""
+
+    daemon: Daemon
+    client: Client
+    accidents: Accidents
+    may_say: set[Status]
+
+    def let_fail(self, operation, kind, at, times):
+        """Whether there was an `at`-th chance."""
+        self.client.prepare(operation)
+        self.accidents.plan(kind, at, times)
+        status, text = self.client.act(operation)
+        happened = self.accidents.end()
+        assert status in self.may_say and (text or status == Status.OK), (status, text)
+        self.client.prepare(operation)
+        assert self.client.act(operation) == (0, ""), f"after status {status}, {text!r}"
+        return happened
+
+    def end(self, drops=True):
+        if drops:
+            self.client.drop(self.daemon)
+        self.client.clean()
+        nothing_remains(self.daemon)
+
+    def possessions(self):
+        return self.client.possessions(), self.daemon.footprint(), self.accidents.blocks
+
+    def settle(self, before):
+        client, footprint, blocks = before
+        settle(
+            lambda: no_more(self.client.possessions(), client), f"the client's return to {client}"
+        )
+        self.daemon.settle_footprint(footprint)
+        settle(lambda: self.accidents.blocks <= blocks, f"the return to {blocks} blocks of memory")
+
+
+@pytest.fixture
+def in_client(built, folder, start):
+    daemon = start(*OPTIONS)
+    accidents = Accidents(built, folder, "client")
+    with Client(built, daemon.path, accidents) as client:
+        yield Scene(daemon, client, accidents, {Status.OK, Status.OUT_OF_MEMORY, Status.SYSTEM})
+        client.finish()
+
+
+@pytest.fixture
+def in_daemon(built, folder, start):
+    accidents = Accidents(built, folder, "daemon")
+    daemon = start(*OPTIONS, env=bare_environment(**accidents.environment))
+    with Client(built, daemon.path, Accidents(built, folder, "client")) as client:
+        may_say = {Status.OK, Status.OUT_OF_MEMORY, Status.SYSTEM, Status.INTERNAL, Status.LIMIT}
+        yield Scene(daemon, client, accidents, may_say)
+        client.finish()
+
+
+def fail_everywhere(scene, operation, kinds, times=1):
+    """Lets the operation fail at its first chance, at its second, and so on to the last."""
+    scene.let_fail(operation, 0, 0, 0)  # what is made once and kept is made now
+    scene.end()
+    before = scene.possessions()
+    for kind in kinds:
+        for at in count(1):
+            happened = scene.let_fail(operation, kind, at, times)
+            # Where a fork had no page, all releases wait for the client's end.
+            scene.end(drops=operation != "fork")
+            scene.settle(before)
+            if not happened:
+                break
+
+
+@each_operation
+def test_once_in_a_client(in_client, operation):
+    fail_everywhere(in_client, operation, [MEMORY, MAPPING, DESCRIPTOR, MESSAGE])
+
+
+@pytest.mark.slow
+@each_operation
+def test_from_some_time_on_in_a_client(in_client, operation):
+    fail_everywhere(in_client, operation, [MEMORY, MAPPING, DESCRIPTOR], TO_THE_END)
+
+
+@each_operation
+def test_once_in_the_daemon(in_daemon, operation):
+    fail_everywhere(in_daemon, operation, [MEMORY, MAPPING, DESCRIPTOR, MESSAGE])
