@@ -132,7 +132,11 @@ def compile_all(folder: Path):
     package = PACKAGES / "tensorcx"
     compiler = [
         os.environ.get("CC", "cc"),
-        *"-std=gnu11 -D_GNU_SOURCE -Wall -O1 -g -pthread".split(),
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        "-Wall",
+        "-O1",
+        "-pthread",
     ]
     library = ["-I", package / "include", package / "lib" / "libtensorcx.so.0"]
     for command in (
