@@ -24,7 +24,7 @@ static struct hold *hold_begin(struct holds *holds, struct storage *storage) {
         free(hold);
         return NULL;
     }
-    *hold = (struct hold){.storage = storage, .parked.key = holds->forks->noted};
+    *hold = (struct hold){.storage = storage, .born = holds->forks->noted};
     list_init(&hold->tickets);
     storage_ref(storage);
     storage->holders++;
@@ -40,9 +40,9 @@ int hold_grant(struct holds *holds, struct storage *storage) {
         if (!hold) {
             return -ENOMEM;
         }
-    }
-    if (hold->parked.at) {
+    } else if (hold->grants == 0) {
         heap_remove(&hold->parked); /* what it waited for it will wait for again */
+        list_init(&hold->tickets);
     }
     hold->grants++;
     return 0;
@@ -61,7 +61,7 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
     struct hold *hold = container_of(node, struct hold, parked);
     struct storage *storage = hold->storage;
 
-    assert(hold->grants == 0 && list_is_empty(&hold->tickets));
+    assert(hold->grants == 0);
     table_remove(&holds->by_storage, storage->id);
     holds->bytes -= storage->nbytes;
     storage->holders--;

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "forkpage.h"
@@ -20,9 +21,16 @@
 struct hold {
     struct storage *storage; /* one reference of ours */
     uint64_t grants;         /* 0: parked */
-    struct list tickets;     /* sent by the client, which still holds the storage */
-    struct heap_node parked; /* with the client's fork pages; the key is the FORK notes before us */
+    union { /* there are many holds, so what is never needed together shares its place */
+        struct heap_node parked; /* with the client's fork pages; the key is `born` */
+        struct {
+            uint64_t born;       /* FORK notes of the client before us */
+            struct list tickets; /* that the client has sent */
+        };
+    };
 };
+
+_Static_assert(offsetof(struct hold, parked.key) == offsetof(struct hold, born), "the same");
 
 struct holds {
     struct storages *storages; /* borrowed, as the next two: outlive us */

@@ -80,6 +80,10 @@ static void drop(struct storages *storages, struct storage *storage, struct stor
     *dead = storage;
 }
 
+static uint32_t attached_count(const struct storage *storage) {
+    return storage->attached ? storage->attached->count : 0;
+}
+
 /* What was attached to the dead may die with it. Not by recursion: chains can be long. */
 void storage_unref(struct storages *storages, struct storage *storage) {
     struct storage *dead = NULL;
@@ -88,11 +92,11 @@ void storage_unref(struct storages *storages, struct storage *storage) {
     while (dead) {
         storage = dead;
         dead = storage->next;
-        for (uint32_t i = 0; i < storage->attached_count; i++) {
-            drop(storages, storage->attached[i], &dead);
+        for (uint32_t i = 0; i < attached_count(storage); i++) {
+            drop(storages, storage->attached->storages[i], &dead);
         }
-        storages->attachments -= storage->attached_count;
-        account_return(storage->account, ACCOUNT_ATTACHMENTS, storage->attached_count);
+        storages->attachments -= attached_count(storage);
+        account_return(storage->account, ACCOUNT_ATTACHMENTS, attached_count(storage));
         account_return(storage->account, ACCOUNT_BYTES, storage->nbytes);
         account_return(storage->account, ACCOUNT_STORAGES, 1);
         storage_free(storages, storage);
@@ -112,14 +116,15 @@ int storage_write(struct storages *storages, struct storage *storage, const void
 uint64_t storage_reach(const struct storage *storage) {
     uint64_t nbytes = storage->nbytes;
 
-    for (uint32_t i = 0; i < storage->attached_count; i++) {
-        nbytes += storage->attached[i]->nbytes;
+    for (uint32_t i = 0; i < attached_count(storage); i++) {
+        nbytes += storage->attached->storages[i]->nbytes;
     }
     return nbytes;
 }
 
 int storage_attach(struct storages *storages, struct storage *storage, struct storage *other) {
-    uint32_t count = storage->attached_count;
+    struct attached *attached = storage->attached;
+    uint32_t count = attached_count(storage);
 
     assert(other->id < storage->id);
     if (storages->attachments >= storages->max) {
@@ -128,13 +133,14 @@ int storage_attach(struct storages *storages, struct storage *storage, struct st
     /* Doubles whenever the count is a power of two. */
     if ((count & (count - 1)) == 0) {
         size_t room = count ? 2 * (size_t)count : 1;
-        struct storage **attached = realloc(storage->attached, room * sizeof *attached);
+        attached = realloc(attached, sizeof *attached + room * sizeof(struct storage *));
         if (!attached) {
             return STATUS_INTERNAL;
         }
         storage->attached = attached;
     }
-    storage->attached[storage->attached_count++] = other;
+    attached->storages[count] = other;
+    attached->count = count + 1;
     storages->attachments++;
     account_charge(storage->account, ACCOUNT_ATTACHMENTS, 1);
     storage_ref(other);

@@ -23,10 +23,15 @@ struct storage {
     };
     uint64_t nbytes;
     struct account *account;   /* of whoever made it; it is charged */
-    struct storage **attached; /* owned array; one reference to each: older storages */
-    uint32_t attached_count;
+    struct attached *attached; /* owned; NULL: none */
     uint32_t references;
     uint32_t holders; /* clients among the references */
+};
+
+/* Older storages that a storage keeps alive. */
+struct attached {
+    uint32_t count;
+    struct storage *storages[]; /* one reference to each */
 };
 
 struct storages {
