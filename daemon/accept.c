@@ -11,6 +11,7 @@
 
 #include "client.h"
 #include "log.h"
+#include "poller.h"
 #include "server.h"
 #include "status.h"
 
@@ -26,26 +27,12 @@ static void on_folder(uv_poll_t *poll, int status, int events);
  */
 
 static uv_poll_t *watch(struct acceptor *acceptor, int fd, uv_poll_cb callback) {
-    uv_poll_t *poll = fd < 0 ? NULL : malloc(sizeof *poll);
-
-    if (poll && uv_poll_init(acceptor->server->uv, poll, fd) != 0) {
-        free(poll);
-        poll = NULL;
-    }
-    if (poll) {
-        poll->data = acceptor;
-        uv_poll_start(poll, UV_READABLE, callback);
-    }
-    return poll;
-}
-
-static void free_poll(uv_handle_t *poll) {
-    free(poll);
+    return fd < 0 ? NULL : poller_create(acceptor->server->uv, fd, acceptor, callback);
 }
 
 static void unwatch(uv_poll_t **poll) {
     if (*poll) {
-        uv_close((uv_handle_t *)*poll, free_poll);
+        poller_destroy(*poll);
         *poll = NULL;
     }
 }

@@ -14,6 +14,7 @@
 
 #include "dispatch.h"
 #include "log.h"
+#include "poller.h"
 #include "server.h"
 
 /* A batch, so that one busy client cannot keep all others waiting. */
@@ -40,10 +41,6 @@ static void unsent_free(struct unsent *unsent) {
     free(unsent);
 }
 
-static void free_poll(uv_handle_t *poll) {
-    free(poll);
-}
-
 /* It is no longer one of those that have not said HELLO. */
 static void greeted(struct client *client) {
     if (!list_is_empty(&client->silent)) {
@@ -57,7 +54,7 @@ static void disconnect(struct client *client, const char *reason) {
     log_line(client->state == CLIENT_NEW ? LOG_DEBUG : LOG_INFO,
              "event=client.close client=%" PRIu64 " pid=%d reason=\"%s\" holds=%" PRIu64,
              client->id, client->pid, reason, holds_count(&client->holds));
-    uv_close((uv_handle_t *)client->poll, free_poll);
+    poller_destroy(client->poll);
     client->poll = NULL;
     /* What lies in it unread may hold descriptors, and is closed with it. */
     shutdown(client->fd, SHUT_RDWR);
@@ -360,18 +357,17 @@ static void enlist(struct client *client) {
 struct client *client_open(struct server *server, int fd, const char *refused) {
     struct client *client = calloc(1, sizeof *client);
     struct account *account = account_create();
-    uv_poll_t *poll = malloc(sizeof *poll);
 
-    if (!client || !account || !poll || uv_poll_init(server->uv, poll, fd) != 0) {
+    if (client && account) {
+        client->poll = poller_create(server->uv, fd, client, on_event);
+    }
+    if (!client || !account || !client->poll) {
         log_error("event=client.open error=\"no memory\"");
         free(account);
         free(client);
-        free(poll);
         close(fd);
         return NULL;
     }
-    poll->data = client;
-    client->poll = poll;
     client->fd = fd;
     client->server = server;
     client->account = account;
@@ -384,6 +380,5 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
         client_close(client, "its user is not known", true);
         return NULL;
     }
-    watch(client);
     return client;
 }

@@ -14,6 +14,7 @@
 #include "dispatch.h"
 #include "log.h"
 #include "memory.h"
+#include "poller.h"
 #include "reserve.h"
 #include "version.h"
 #include "warm.h"
@@ -182,6 +183,8 @@ static void on_pages(uv_poll_t *poll, int status, int events) {
 /* ---------------------------------------------------------------------------------------- begin */
 
 static int open_loop(struct server *server) {
+    pollers_init();
+
     struct loop *loop = calloc(1, sizeof *loop);
     int r = loop ? uv_loop_init(&loop->uv) : -ENOMEM;
 
@@ -215,6 +218,7 @@ static void init_nouns(struct server *server) {
     const struct store *store = store_choose(options->backing, &capacity);
 
     server->worker = (struct worker){server->uv, settle_worker, server};
+    worker_start(&server->worker);
     server->segments = (struct segments){.store = store,
                                          .worker = &server->worker,
                                          .ready = &server->ready,

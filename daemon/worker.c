@@ -28,6 +28,16 @@ void worker_submit(struct worker *worker, struct job *job) {
     uv_queue_work(worker->loop, &job->request, on_thread, on_loop);
 }
 
+static void do_nothing(struct job *job) {
+    (void)job;
+}
+
+void worker_start(struct worker *worker) {
+    static struct job first = {.work = do_nothing, .done = do_nothing};
+
+    worker_submit(worker, &first);
+}
+
 /* ---------------------------------------------------------------------------------------- close */
 
 struct closing {

@@ -24,6 +24,9 @@ struct job {
     uv_work_t request;
 };
 
+/* Makes the threads, before there is anybody to lose: libuv ends the process when it cannot. */
+void worker_start(struct worker *worker);
+
 /* The job must stay where it is until `done` is called. */
 void worker_submit(struct worker *worker, struct job *job);
 

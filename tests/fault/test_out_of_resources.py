@@ -4,10 +4,12 @@ In the client or in the daemon: the call does without or ends with a clear error
 repeated, and nothing is lost.
 """
 
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 
 import pytest
+import wire
 from accidents import (
     DESCRIPTOR,
     MAPPING,
@@ -114,3 +116,17 @@ def test_from_some_time_on_in_a_client(in_client, operation):
 @each_operation
 def test_once_in_the_daemon(in_daemon, operation):
     fail_everywhere(in_daemon, operation, [MEMORY, MAPPING, DESCRIPTOR, MESSAGE])
+
+
+def test_in_the_daemon_for_one_more_connection_of_many(built, folder, start):
+    """Also where the tables of what it is built on have to grow."""
+    accidents = Accidents(built, folder, "daemon")
+    daemon = start(*OPTIONS, env=bare_environment(**accidents.environment))
+    with ExitStack() as connections:
+        for _ in range(80):
+            for at in count(1):
+                accidents.plan(MEMORY, at)
+                with suppress(wire.Dropped, wire.Refused):
+                    connections.enter_context(daemon.connect())
+                if not accidents.end():
+                    break

@@ -1,0 +1,63 @@
+#include "poller.h"
+
+#include <malloc.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <uv.h>
+
+static void *spare; /* for libuv's next realloc() */
+static size_t spare_nbytes;
+static int highest = -1; /* descriptor that libuv's table surely has room for */
+
+static void *reallocate(void *block, size_t nbytes) {
+    void *taken = spare;
+
+    if (!taken || nbytes > spare_nbytes) {
+        return realloc(block, nbytes);
+    }
+    spare = NULL;
+    if (block) {
+        size_t had = malloc_usable_size(block);
+        memcpy(taken, block, had < nbytes ? had : nbytes);
+        free(block);
+    }
+    return taken;
+}
+
+void pollers_init(void) {
+    uv_replace_allocator(malloc, reallocate, calloc, free);
+}
+
+/* The table has a pointer per descriptor, and its size is the next power of two. */
+static bool make_room(int fd) {
+    if (fd > highest) {
+        spare_nbytes = 2 * ((size_t)fd + 3) * sizeof(void *);
+        spare = malloc(spare_nbytes);
+    }
+    return fd <= highest || spare;
+}
+
+uv_poll_t *poller_create(uv_loop_t *loop, int fd, void *data, uv_poll_cb event) {
+    uv_poll_t *poll = malloc(sizeof *poll);
+
+    if (!poll || !make_room(fd) || uv_poll_init(loop, poll, fd) != 0) {
+        free(poll);
+        poll = NULL;
+    } else {
+        poll->data = data;
+        uv_poll_start(poll, UV_READABLE, event);
+        highest = fd > highest ? fd : highest;
+    }
+    free(spare);
+    spare = NULL;
+    return poll;
+}
+
+static void free_poll(uv_handle_t *poll) {
+    free(poll);
+}
+
+void poller_destroy(uv_poll_t *poll) {
+    uv_close((uv_handle_t *)poll, free_poll);
+}
