@@ -1,5 +1,6 @@
 """Figures: fresh memory, many tensors, the end of a process, an idle daemon."""
 
+import os
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -190,8 +191,8 @@ def idle(run: Run) -> Facts:
         time.sleep(0.1)  # what it does at its start
         before = cpu_ticks(pid)
         time.sleep(seconds)
-        used = (cpu_ticks(pid) - before) * 1e9 / 100
+        used = (cpu_ticks(pid) - before) * 1e9 / os.sysconf("SC_CLK_TCK")
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        resident = [size_text(pages * 4096), size_text(private_bytes(pid))]
+        resident = [size_text(pages * os.sysconf("SC_PAGE_SIZE")), size_text(private_bytes(pid))]
     facts.rows.append([bold("tensorcxd"), time_text(used), *resident])
     return facts
