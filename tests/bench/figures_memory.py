@@ -6,26 +6,29 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness import MIB, Cores, Run, Served, Worker, interleave, served
+from harness import Cores, Run, Served, Worker, interleave, served
 from report import Facts, Figure, bold, size_text, time_text
 
 NO_RESERVE = ("--reserve", "0")
-RESERVE = 96 * MIB  # the default
 
 
 def figures_memory(run: Run) -> Iterable[Figure | Facts]:
-    return [first_put(run), first_pages(run), many(run), killed(run), idle(run)]
+    for measure in (first_put, first_pages, many, killed, idle):
+        yield measure(run)
 
 
 # ----------------------------------------------------------------------------------- the first time
 
 
-def wait_for_reserve(writer: Worker):
+def wait_for_reserve(writer: Worker, nbytes: int):
+    """Until it is large enough and no longer grows."""
     end = time.monotonic() + 10
-    while writer.ask("stats")["warm_bytes"] < RESERVE:
+    before = 0
+    while (ready := writer.ask("stats")["warm_bytes"]) < nbytes or ready > before:
         if time.monotonic() > end:
-            raise RuntimeError("tensorcxd has made no reserve for the first put within 10 s")
-        time.sleep(0.01)
+            raise RuntimeError(f"tensorcxd has made no reserve of {nbytes} bytes within 10 s")
+        before = ready
+        time.sleep(0.3)
 
 
 def put_once(run: Run, cores: Cores, store: str, *options: str, reserve: bool = False):
@@ -33,7 +36,7 @@ def put_once(run: Run, cores: Cores, store: str, *options: str, reserve: bool = 
     nbytes = run.scale.large
     with served(store, cores, *options) as one:
         if reserve:
-            wait_for_reserve(one.writer)
+            wait_for_reserve(one.writer, nbytes)
         kept = one.writer.ask("keep", name="first", nbytes=nbytes)
         one.writer.ask("forget", name="first")
         return kept["put"]
@@ -51,7 +54,7 @@ def first_put(run: Run) -> Figure:
             "tensorcx, `--reserve 0`": lambda c=cores: put_once(run, c, "tensorcx", *NO_RESERVE),
         }
         for store in run.stores:
-            if store not in ("tensorcx", "Ray"):  # Ray takes seconds to start
+            if store not in ("tensorcx", "torch", "Ray"):  # these two take seconds to start
                 actions[store] = lambda c=cores, s=store: put_once(run, c, s)
         figure.samples[cores.title] = interleave(run.scale.fresh, actions)[""]
     return figure

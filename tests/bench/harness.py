@@ -31,7 +31,7 @@ class Scale:
     large: int = 64 * MIB
     held: int = GIB  # of the process that is killed
     rounds: int = 10
-    fresh: int = 7  # rounds that begin with new processes
+    fresh: int = 5  # rounds that begin with new processes
     batch: int = 100  # repetitions a round: small arrays
     large_batch: int = 3
     alive: int = 100_000
