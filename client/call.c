@@ -233,12 +233,14 @@ static void wake_a_reader(struct session *session) {
     }
 }
 
-/* Polls the socket for all who wait, at most `ns`. Returns false when a signal came. Lock held,
- * given up meanwhile. */
+/* Polls the socket for all who wait, at most `ns`; where the kernel has no memory for a message, it
+ * is asked again every millisecond. Returns false when a signal came. Lock held, given up
+ * meanwhile. */
 static int read_for_all(struct session *session, const struct call *call, int64_t ns) {
-    struct pollfd poller = {.fd = session->socket,
-                            .events = (short)(POLLIN | (session->outbox ? POLLOUT : 0))};
-    struct timespec time = clock_timespec(ns);
+    int starves = session->outbox && session->is_starved;
+    short events = session->outbox && !starves ? POLLIN | POLLOUT : POLLIN;
+    struct pollfd poller = {.fd = session->socket, .events = events};
+    struct timespec time = clock_timespec(starves && ns > NS_PER_MS ? NS_PER_MS : ns);
 
     session->has_reader = 1;
     session_unlock(session);
@@ -246,7 +248,7 @@ static int read_for_all(struct session *session, const struct call *call, int64_
     int undisturbed = n >= 0 || errno != EINTR;
     session_lock(session);
     session->has_reader = 0;
-    if (session_socket(session) >= 0 && n > 0) {
+    if (session_socket(session) >= 0 && (n > 0 || starves)) {
         receive(session, call);
         outbox_flush(session);
     }

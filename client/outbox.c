@@ -77,6 +77,7 @@ static void dequeue(struct session *session) {
 
 /* What a negative errno from sending means. */
 static enum sent after_send(struct session *session, int r) {
+    session->is_starved = r == -ENOBUFS || r == -ENOMEM || r == -ETOOMANYREFS;
     switch (r) {
     case 0:
         return SENT;

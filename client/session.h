@@ -60,6 +60,8 @@ struct session {
     /* outbox.c */
     struct queued *outbox;      /* owned: messages the socket did not take, oldest first */
     struct queued *outbox_last; /* borrowed; NULL: none */
+    int is_starved;             /* the last send failed for want of the kernel's memory, not room:
+                                   the socket is called writable all the same */
     int has_flusher;            /* flusher.c: a thread, with a reference, sends them */
 
     /* call.c */

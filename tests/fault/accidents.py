@@ -69,9 +69,10 @@ class Accidents:
 class Client(Process):
     """Runs operations.c."""
 
-    def __init__(self, built: Path, socket, accidents: Accidents):
+    def __init__(self, built: Path, socket, accidents: Accidents, **environment: str):
         self.accidents = accidents
-        super().__init__([built / "operations", socket], bare_environment(**accidents.environment))
+        environment |= accidents.environment
+        super().__init__([built / "operations", socket], bare_environment(**environment))
 
     def do(self, words: str) -> tuple[int, str]:
         """The status and text that a word ends with."""

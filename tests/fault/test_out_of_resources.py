@@ -118,6 +118,21 @@ def test_once_in_the_daemon(in_daemon, operation):
     fail_everywhere(in_daemon, operation, [MEMORY, MAPPING, DESCRIPTOR, MESSAGE])
 
 
+def test_the_kernel_is_not_asked_in_a_busy_loop_for_a_messages_memory(built, folder, daemon):
+    accidents = Accidents(built, folder, "client")
+    with Client(built, daemon.path, accidents, TENSORCX_TIMEOUT="0.2") as client:
+        client.prepare("list")
+        accidents.plan(MESSAGE, 1, TO_THE_END)
+        status, text = client.act("list")
+        tries = accidents.page.passed
+        accidents.end()
+        assert status == Status.TIMEOUT and "0.2" in text
+        assert tries < 1000
+        client.clean()
+        client.finish()
+    nothing_remains(daemon)
+
+
 def test_in_the_daemon_for_one_more_connection_of_many(built, folder, start):
     """Also where the tables of what it is built on have to grow."""
     accidents = Accidents(built, folder, "daemon")
