@@ -14,7 +14,8 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 int log_open(const char *path);
 void log_set_level(enum log_level level);
 
-/* Writes one line, in one piece. `format` begins with "event=". Keeps errno. */
+/* Writes one line, in one piece. `format` begins with "event=". Keeps errno. Many in a short time
+ * are dropped, and counted in a line (not at LOG_DEBUG). */
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
