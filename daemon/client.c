@@ -271,9 +271,13 @@ static bool receive_one(struct client *client) {
     return n > 0 || n == -ECONNRESET;
 }
 
+/* Up to a call: its sender waits for the answer and has mostly sent nothing more, which the loop
+ * finds out cheaper than an attempt to receive does. After a note there is mostly a call. */
 static void receive(struct client *client) {
+    const struct wire_header *last = (const void *)client->server->message;
+
     for (int i = 0; i < MESSAGES_PER_EVENT && client_is_connected(client); i++) {
-        if (!receive_one(client)) {
+        if (!receive_one(client) || last->request != 0) {
             return;
         }
     }

@@ -53,15 +53,18 @@ static struct wire_header frame_header(const struct frame *frame) {
 
 int connection_send(int socket, const struct frame *frame) {
     struct wire_header header = frame_header(frame);
-    struct iovec pieces[PIECES] = {
-        {&header, sizeof header},
-        {(void *)frame->fixed, frame->fixed_nbytes},
-    };
+    struct iovec pieces[PIECES] = {{&header, sizeof header}};
+    size_t count = 1;
 
-    for (size_t i = 0; i < 3; i++) {
-        pieces[2 + i] = (struct iovec){(void *)frame->tail[i], frame->tail_nbytes[i]};
+    if (frame->fixed_nbytes) {
+        pieces[count++] = (struct iovec){(void *)frame->fixed, frame->fixed_nbytes};
     }
-    return send_pieces(socket, pieces, PIECES, frame->fd);
+    for (size_t i = 0; i < 3; i++) {
+        if (frame->tail_nbytes[i]) {
+            pieces[count++] = (struct iovec){(void *)frame->tail[i], frame->tail_nbytes[i]};
+        }
+    }
+    return send_pieces(socket, pieces, count, frame->fd);
 }
 
 int connection_send_bytes(int socket, const void *bytes, size_t nbytes, int fd) {

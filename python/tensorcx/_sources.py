@@ -1,5 +1,6 @@
 """What put(), asarray() and assignment take: what shows memory, or NumPy makes an array of."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -76,7 +77,8 @@ def _describe(value: object) -> str:
 
 def as_array(value: object) -> Array:
     """`value` as an array: on its own memory if it shows some, else what NumPy makes of it."""
-    if isinstance(value, np.ma.MaskedArray):
+    # Importing numpy.ma takes milliseconds of the first put, and without it nothing is masked.
+    if isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise ExchangeError("a masked array would lose its mask: pass x.filled(...) or x.data")
     view = view_of(value)
     array = np.asarray(value) if view is None else view

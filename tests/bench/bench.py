@@ -33,6 +33,8 @@ def main() -> None:
 
     began = time.monotonic()
     stores = dict.fromkeys(("tensorcx", *arguments.store, "shared_memory"))
+    if arguments.scale is QUICK:
+        stores.pop("Ray", None)  # takes seconds to start
     found, missing = versions(("reference", *stores))
     found_stores = tuple(store for store in stores if store in found)
     run = Run(arguments.scale, found_stores, choose_cores(arguments.scale.cores))

@@ -28,8 +28,9 @@ def queues(run: Run) -> list[Figure]:
             reference = stack.enter_context(served("reference", cores))
             all_served = {store: stack.enter_context(served(store, cores)) for store in run.stores}
             for nbytes in sizes:
-                figures[nbytes].samples[cores.title] = hand_over(
-                    run, cores, nbytes, {"the queue itself": reference} | all_served
+                figures[nbytes].add(
+                    cores.title,
+                    hand_over(run, cores, nbytes, {"the queue itself": reference} | all_served),
                 )
     return list(figures.values())
 
@@ -62,5 +63,5 @@ def dlpack(run: Run) -> Figure:
             for worker in workers
         }
         parts = interleave(run.scale.rounds, actions)
-    figure.samples["one core"] = {what: next(iter(who.values())) for what, who in parts.items()}
+    figure.add("one core", {what: next(iter(who.values())) for what, who in parts.items()})
     return figure

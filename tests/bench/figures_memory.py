@@ -56,7 +56,7 @@ def first_put(run: Run) -> Figure:
         for store in run.stores:
             if store not in ("tensorcx", "torch", "Ray"):  # these two take seconds to start
                 actions[store] = lambda c=cores, s=store: put_once(run, c, s)
-        figure.samples[cores.title] = interleave(run.scale.fresh, actions)[""]
+        figure.add(cores.title, interleave(run.scale.fresh, actions)[""])
     return figure
 
 
@@ -84,7 +84,7 @@ def first_pages(run: Run) -> Figure:
                 key = one.writer.ask("keep", name="pages", nbytes=nbytes)["key"]
                 stack.callback(one.writer.ask, "forget", name="pages")
                 actions[store] = lambda one=one, key=key: get_once(one, key)
-            figure.samples[cores.title] = interleave(run.scale.fresh, actions)[""]
+            figure.add(cores.title, interleave(run.scale.fresh, actions)[""])
     return figure
 
 
@@ -130,8 +130,11 @@ def put_many(run: Run, cores: Cores, store: str) -> list[str]:
         f"{own / made:,.0f} B",
         f"{after['descriptors'] - before['descriptors']:,}",
         f"{after['maps'] - before['maps']:,}",
-        f"{time_text(first)}, {time_text(last)}",
+        f"{time_text(first)}, {time_text(last)}, {time_text(max(after['times']))}",
     ]
+
+
+PER_PUT = "a put: first tenth, last tenth, longest"
 
 
 def many(run: Run) -> Facts:
@@ -139,7 +142,7 @@ def many(run: Run) -> Facts:
     facts = Facts(
         f"{run.scale.alive:,} named arrays of {small} alive, at most 1,024 descriptors",
         "all of them; 10 descriptors; maps = slabs + 10; 4.4 KiB each; time per put flat",
-        ["", "alive", "memory each", "of it the server's books", "descriptors", "maps", "per put"],
+        ["", "alive", "memory each", "of it the server's books", "descriptors", "maps", PER_PUT],
     )
     for store in run.stores:
         if store not in ("Ray", "SharedArray"):  # takes a minute; leaves files when it breaks

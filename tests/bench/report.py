@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness import GIB, KIB, MIB, Sample, Samples
 
+LIMITS = {"RT", "memcpy"}
 BEGIN, END = "<!-- what make bench measured -->", "<!-- the end of it -->"
 
 
@@ -24,6 +25,11 @@ def size_text(nbytes: float) -> str:
         if nbytes >= size:
             return f"{nbytes / size:.3g} {unit}"
     return f"{nbytes:.0f} B"
+
+
+def number(value: float) -> str:
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f}"
 
 
 def bold(who: str) -> str:
@@ -61,6 +67,11 @@ class Figure:
     base: str = ""
     samples: dict[str, Samples] = field(default_factory=dict)  # cores -> who -> times
 
+    def add(self, cores: str, samples: Samples):
+        """Takes the samples on these cores; of the machine's limits, those it is compared with."""
+        others = LIMITS - {self.unit, self.base}
+        self.samples[cores] = {who: one for who, one in samples.items() if who not in others}
+
     def ratio(self, samples: Samples, sample: Sample, which: str) -> float:
         base = getattr(samples[self.base], which) if self.base else 0
         return (getattr(sample, which) - base) / getattr(samples[self.unit], which)
@@ -72,7 +83,7 @@ class Figure:
         times = f"{time_text(sample.minimum)}, {time_text(sample.median)}"
         low, middle = (self.ratio(samples, sample, which) for which in ("minimum", "median"))
         is_limit = who == self.base or (self.base and who == self.unit)
-        return [times, "" if is_limit else f"{low:.2f}, **{middle:.2f}**"]
+        return [times, "" if is_limit else f"{number(low)}, **{number(middle)}**"]
 
     def text(self) -> str:
         unit = f"{self.unit} beyond {self.base}" if self.base else self.unit

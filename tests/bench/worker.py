@@ -67,16 +67,18 @@ def round_trip(store, cpu, count):
 # -------------------------------------------------------------------------------------------- names
 
 
-def put(store, nbytes, count, warm):
-    """put and delete in a loop."""
+def put(store, nbytes, count, warm, keep_result=False):
+    """put and delete in a loop. `keep_result` is ours alone: what put() returns is not let go."""
     array = np.full(nbytes, FILL, "u1")
+    make = store.client.put if keep_result else store.put
     puts, deletes = [], []
     for _ in range(warm + count):
         start = now()
-        handle = store.put("loop", array)
+        handle = make("loop", array)
         middle = now()
         store.delete("loop", handle)
         end = now()
+        del handle
         puts.append(middle - start)
         deletes.append(end - middle)
     return {"put": puts[warm:], "delete": deletes[warm:]}

@@ -511,6 +511,23 @@ def test_masked_arrays_are_not_taken_without_their_mask():
         cx.asarray(np.ma.masked_array([1, 2], [True, False]))
 
 
+FIRST_CALLS = """
+import sys
+import numpy as np, tensorcx as cx
+before = set(sys.modules)
+cx.put("array", np.ones(3)); cx.get("array").numpy()
+cx.put("bundle", {"a": np.ones(3)}); cx.get("bundle")["a"].numpy()
+cx.delete("array"); cx.delete("bundle")
+print(*set(sys.modules) - before)
+"""
+
+
+def test_the_first_calls_import_nothing():
+    """Who measures a first put wants to see memory, not imports."""
+    done = subprocess.run([sys.executable, "-c", FIRST_CALLS], capture_output=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_memory_of_any_dtype_and_layout_is_known_by_its_address():
     t = cx.zeros((4, 4), "float64")
     array = t.numpy()

@@ -273,6 +273,14 @@ def test_a_killed_demo_leaves_nothing(daemon):
         demo.wait()
 
 
+def test_frames_arrive_complete_and_in_order():
+    lines = run_example("frames.py").splitlines()
+    assert lines == [
+        "30 of 30 frames of 6.2 MB came complete and in order",
+        "the last user is gone, and the memory is free",
+    ]
+
+
 def test_quickstart_shows_that_memory_outlives_its_producer_and_is_freed():
     lines = run_example("quickstart.py").splitlines()
     assert "[[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0], [8.0, 9.0, 10.0, 11.0]]" in lines

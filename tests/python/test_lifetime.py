@@ -38,7 +38,7 @@ def test_the_worked_example_prints_what_the_document_shows():
 
 
 def test_links_of_the_document_lead_somewhere():
-    for name in ("docs/lifetime.md", "README.md", "examples/README.md"):
+    for name in ("docs/lifetime.md", "docs/multiprocessing.md", "README.md", "examples/README.md"):
         document = d.ROOT / name
         text = document.read_text()
         links = re.findall(r"\]\(([^)#]+)\)", text) + re.findall(r"^\[\w+\]: (\.\S+)", text, re.M)
