@@ -40,7 +40,9 @@ class _Finder:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        loader: Any = spec and spec.loader
+        if spec is None:  # an application that was packed without it
+            return None
+        loader: Any = spec.loader
         execute = loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from helpers import Program
+from helpers import LONG, Program
 
 MANY_ENDS = """
 tensors = [cx.full(1000, i, "int32") for i in range(3)]
@@ -76,7 +76,7 @@ for name in cx.names():
 
 def run(code, count, daemon):
     with Program("import threading\n" + code, count, socket=daemon.path) as program:
-        program.finish()
+        program.finish(LONG)
     daemon.settle_clean()
 
 
@@ -90,7 +90,7 @@ def test_forks_beside_eight_busy_threads(daemon):
 
 @pytest.mark.slow
 def test_many_forks_beside_eight_busy_threads(daemon):
-    run(THREADS, 1000, daemon)
+    run(THREADS, 500, daemon)
 
 
 CHILD_USES = """

@@ -4,6 +4,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 from multiprocessing import forkserver
 
@@ -212,6 +213,7 @@ def test_a_thousand_rounds_leave_nothing_behind(method, daemon):
 
 
 def send_many(queue, count):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     for i in range(count):
         queue.put(cx.full(512, i))
 
@@ -227,6 +229,24 @@ def test_thousands_of_tensors_that_are_kept_use_no_descriptors():
     assert len(d.descriptors()) <= before
     assert [int(t.numpy()[-1]) for t in kept] == list(range(3000))
     join(process)
+
+
+@pytest.mark.slow
+def test_thousands_of_short_lived_workers_send_a_tensor_each():
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    for value in range(1000):
+        process = context.Process(target=send_one, args=(queue, value % 100))
+        process.start()
+        join(process)
+        tensor = queue.get()
+        assert tensor.numpy()[-1] == value % 100
+        tensor.close()
+    queue.close()
+
+
+def send_one(queue, value):
+    queue.put(make(value))
 
 
 def test_a_batch_of_many_small_tensors_is_one_ticket_as_a_bundle():
