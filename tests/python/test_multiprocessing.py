@@ -232,7 +232,7 @@ def test_thousands_of_tensors_that_are_kept_use_no_descriptors():
 
 
 @pytest.mark.slow
-def test_thousands_of_short_lived_workers_send_a_tensor_each():
+def test_a_thousand_short_lived_workers_send_a_tensor_each():
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     for value in range(1000):
