@@ -221,6 +221,20 @@ static int redeem(struct session *session, const struct ticket *head, const stru
     return r;
 }
 
+/* The session to redeem the ticket with. If it is from another daemon than ours, ours may have
+ * ended and this be the next one's. */
+static int find_session(tcx_client_t *client, const struct ticket *head,
+                        struct session **ret_session) {
+    int r = client_session_running(client, ret_session);
+
+    if (r == STATUS_OK && head->boot_id != (*ret_session)->boot_id &&
+        !session_is_alive(*ret_session)) {
+        session_unref(*ret_session);
+        r = client_session_running(client, ret_session);
+    }
+    return r;
+}
+
 int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes, tcx_tensor_t **ret_tensor,
                tcx_bundle_t **ret_bundle) {
     static const struct name_tag no_name;
@@ -238,7 +252,7 @@ int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes, tcx_tens
         return error(STATUS_INVALID, "the ticket is of %s",
                      is_bundle ? "a bundle, not of a tensor" : "a tensor, not of a bundle");
     }
-    r = client_session_running(client, &session);
+    r = find_session(client, &head, &session);
     if (r != STATUS_OK) {
         return r;
     }

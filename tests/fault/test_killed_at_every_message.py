@@ -50,7 +50,8 @@ def test_a_daemon_killed_at_any_message_is_lost_and_replaced(built, folder, oper
                 assert status == Status.OK or text
                 assert daemon.process.wait() == -signal.SIGKILL
                 with Daemon(folder, *OPTIONS) as successor:
-                    find_successor(client, operation)
+                    with successor.connect():  # as long as anybody is left, tickets are
+                        find_successor(client, operation)
                     client.finish()
                     nothing_remains(successor)
         finally:
@@ -60,8 +61,23 @@ def test_a_daemon_killed_at_any_message_is_lost_and_replaced(built, folder, oper
 def find_successor(client, operation):
     """The first call may still find out that the daemon is lost."""
     client.prepare(operation)
-    status, _ = client.act(operation)
+    status, text = client.act(operation)
     if status == Status.LOST:
         client.prepare(operation)
         status, text = client.act(operation)
-    assert status == Status.OK, text
+    assert status == Status.OK, (status, text)
+
+
+def test_a_ticket_of_the_next_daemon_is_redeemed_at_once(built, folder):
+    """By one that has not noticed yet that its daemon is another."""
+    daemon = Daemon(folder, *OPTIONS)
+    with Client(built, daemon.path, Accidents(built, folder, "client")) as client:
+        client.prepare("list")
+        assert client.act("list") == (0, "")
+        daemon.kill()
+        with Daemon(folder, *OPTIONS) as successor:
+            with successor.connect():
+                client.prepare("redeem")
+                assert client.act("redeem") == (0, "")
+            client.finish()
+            nothing_remains(successor)
