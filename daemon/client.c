@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "closer.h"
 #include "dispatch.h"
 #include "log.h"
 #include "poller.h"
@@ -58,7 +59,7 @@ static void disconnect(struct client *client, const char *reason) {
     client->poll = NULL;
     /* What lies in it unread may hold descriptors, and is closed with it. */
     shutdown(client->fd, SHUT_RDWR);
-    worker_close(&client->server->worker, &client->fd, 1);
+    closer_close(&client->fd, 1);
     client->fd = -1;
     while (!list_is_empty(&client->output)) {
         unsent_free(container_of(client->output.next, struct unsent, link));
@@ -265,7 +266,7 @@ static bool receive_one(struct client *client) {
         client_close(client, n == 0 ? "the connection ended" : strerror(-n), false);
     }
     if (nfds > 0) {
-        worker_close(&server->worker, fds, nfds);
+        closer_close(fds, nfds);
     }
     /* After a reset there is still what the peer had sent before. */
     return n > 0 || n == -ECONNRESET;

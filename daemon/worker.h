@@ -29,7 +29,3 @@ void worker_start(struct worker *worker);
 
 /* The job must stay where it is until `done` is called. */
 void worker_submit(struct worker *worker, struct job *job);
-
-/* Closes descriptors that came from a peer: closing them may block. Without memory they are closed
- * here and now. */
-void worker_close(struct worker *worker, const int *fds, size_t count);

@@ -55,6 +55,24 @@ def test_a_descriptor_whose_close_blocks_does_not_stop_the_daemon(start, copies)
             assert client.stats()["dropped"] == 1
 
 
+def test_nor_do_many_keep_memory_from_others(start):
+    """More than the daemon has threads that commit memory."""
+    daemon = start(checked=False)
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(daemon.connect(hello=False)) for _ in range(8)]
+        files = [stack.enter_context(lingering()) for _ in peers]
+        os.kill(daemon.pid, signal.SIGSTOP)
+        settle(lambda: is_stopped(daemon.pid), "the daemon to stop")
+        for peer, file in zip(peers, files, strict=True):
+            peer.send_bytes(bytes(24), [file.fileno()])
+            os.close(file.detach())
+        os.kill(daemon.pid, signal.SIGCONT)
+        assert all(peer.is_dropped() for peer in peers)
+        with daemon.connect() as client:
+            client.alloc(64 << 20)
+        daemon.stop()
+
+
 PR_CAPBSET_DROP, CAP_SYS_ADMIN, CAP_SYS_RESOURCE = 24, 21, 24
 LIMIT = 100
 

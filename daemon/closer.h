@@ -1,0 +1,13 @@
+/*
+ * closer.h - closes descriptors that came from a peer, on threads of its own
+ *
+ * Closing such a one may block for as long as the peer likes (a socket that lingers, a file over a
+ * network). So that is done neither on the loop nor on the worker's threads, where memory is
+ * committed for everybody.
+ */
+#pragma once
+
+#include <stddef.h>
+
+/* Takes `fds`. Without memory or a thread they are closed here and now. */
+void closer_close(const int *fds, size_t count);
