@@ -9,6 +9,7 @@
 #include "call.h"
 #include "client.h"
 #include "mapping.h"
+#include "outbox.h"
 #include "session.h"
 #include "storage.h"
 
@@ -41,8 +42,9 @@ static void *create_page(int *ret_fd) {
 }
 
 /* Tells the daemon to keep what the session holds as long as the child needs it. Without a page it
- * keeps it as long as this process lives. Lock of the session held, which is not given up before
- * the fork. */
+ * keeps it as long as this process lives. Should this process end before the note is sent, the life
+ * page keeps everything, so the child has that as well; as it has when there is no way to send it.
+ * Lock of the session held, which is not given up before the fork. */
 static void keep_for_child(struct session *session) {
     struct wire_fork fixed = {0};
     struct frame frame = REQUEST(FORK, &fixed);
@@ -50,7 +52,19 @@ static void keep_for_child(struct session *session) {
     storages_drain(session);
     if (session->by_id && !atomic_load(&session->is_dead)) {
         session->fork_page = create_page(&frame.fd);
-        call_note(session, &frame);
+        if (outbox_send(session, &frame) == NO_MEMORY) {
+            session_die(session, "there was no memory to tell it of a fork");
+        } else if (session->outbox && session->life_page) {
+            session->lends_page = madvise(session->life_page, WIRE_PAGE_NBYTES, MADV_DOFORK) == 0;
+        }
+    }
+}
+
+/* The life page is this process's again. Lock of the session held. */
+static void take_life_page_back(struct session *session) {
+    if (session->lends_page) {
+        madvise(session->life_page, WIRE_PAGE_NBYTES, MADV_DONTFORK);
+        session->lends_page = 0;
     }
 }
 
@@ -113,6 +127,7 @@ static void parent(void) {
     for (struct session *session = sessions; session; session = session->next) {
         if (!session->is_inherited) {
             session_drop_fork_page(session);
+            take_life_page_back(session);
         }
     }
     finish();

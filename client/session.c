@@ -59,22 +59,27 @@ static void close_socket(struct session *session) {
     session->socket = -1;
 }
 
+static void drop_page(void **page) {
+    if (*page) {
+        munmap(*page, WIRE_PAGE_NBYTES);
+    }
+    *page = NULL;
+}
+
 static void destroy(struct session *session) {
-    /* As long as there is a descriptor, fork() must know whose it is. */
+    /* As long as there is a descriptor or a page, fork() must know whose it is. */
     pthread_mutex_lock(&session->lock);
     close_socket(session);
     calls_close_descriptors(session);
+    outbox_destroy(session);
+    drop_page(&session->fork_page);
+    drop_page(&session->life_page);
     pthread_mutex_unlock(&session->lock);
     fork_remove_session(session);
 
     assert(!session->by_id && !atomic_load(&session->released)); /* each holds a reference */
     calls_destroy(session);
-    outbox_destroy(session);
     segments_destroy(session);
-    session_drop_fork_page(session);
-    if (session->life_page) {
-        munmap(session->life_page, WIRE_PAGE_NBYTES);
-    }
     pthread_mutex_destroy(&session->lock);
     free(session->received);
     free(session);
@@ -107,10 +112,7 @@ void session_lock(struct session *session) {
 }
 
 void session_drop_fork_page(struct session *session) {
-    if (session->fork_page) {
-        munmap(session->fork_page, WIRE_PAGE_NBYTES);
-    }
-    session->fork_page = NULL;
+    drop_page(&session->fork_page);
 }
 
 /* The second half of a critical section. A storage that is let go while somebody holds the lock is
@@ -121,7 +123,8 @@ static void leave(struct session *session) {
 
     storages_drain(session);
     if (session->is_inherited && !session->by_id) {
-        session_drop_fork_page(session); /* nothing is left that it keeps */
+        drop_page(&session->fork_page); /* nothing is left that they keep */
+        drop_page(&session->life_page);
     }
     doomed = session->doomed;
     session->doomed = NULL;
@@ -201,7 +204,10 @@ void session_leave_to_parent(struct session *session) {
         close(session->socket);
     }
     session->socket = -1;
-    session->life_page = NULL; /* not mapped here: MADV_DONTFORK */
+    if (!session->lends_page) {
+        session->life_page = NULL; /* not mapped here: MADV_DONTFORK */
+    }
+    session->lends_page = 0;
     session->is_inherited = 1;
     snprintf(session->why, sizeof session->why, "it was the parent's, from before fork()");
     session->has_reader = 0;

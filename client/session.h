@@ -54,6 +54,7 @@ struct session {
     int is_unreported;  /* died; the log does not know yet */
     char why[160];      /* it died */
     void *life_page;    /* owned mapping, one page; NULL: none */
+    int lends_page;     /* life_page, to the child of the fork under way */
     void *fork_page;    /* owned mapping: of the fork under way, or the one that keeps what we have
                            inherited; NULL: none */
 

@@ -266,6 +266,50 @@ TEST(what_a_child_inherited_stays_when_its_parent_ends) {
     end();
 }
 
+/* The socket is full, so the daemon cannot be told of the fork before the parent is gone. */
+TEST(what_a_child_inherited_stays_when_its_parent_ends_untold) {
+    enum { NOTES = 3000 };
+    struct signal is_over = signal_create();
+    struct signal went_well = signal_create();
+    tcx_tensor_t *tensors[NOTES];
+    tcx_stats_t stats;
+
+    given_daemon();
+    pid_t parent = fork();
+    if (parent == 0) {
+        tcx_tensor_t *tensor = full(client, 7);
+        for (int i = 0; i < NOTES; i++) {
+            EXPECT_OK(tcx_empty(client, (tcx_dtype_t){TCX_FLOAT, 32, 1}, 0, NULL, &tensors[i]));
+        }
+        EXPECT_EQ(0, kill(own.pid, SIGSTOP));
+        for (int i = 0; i < NOTES; i++) {
+            tcx_tensor_unref(tensors[i]);
+        }
+        if (fork() == 0) {
+            signal_await(&is_over);
+            expect_full(tensor, 7);
+            tcx_tensor_unref(tensor); /* nothing is left that it needs */
+            signal_send(&went_well);
+            signal_await(&is_over);
+        }
+        _exit(0);
+    }
+    expect_success(parent);
+    EXPECT_EQ(0, kill(own.pid, SIGCONT));
+    do {
+        EXPECT_OK(tcx_stats(client, &stats));
+    } while (stats.clients > 1); /* the runner's timeout ends it */
+    tcx_tensor_t *other = full(client, 8);
+    signal_send(&is_over);
+    signal_await(&went_well);
+    expect_storages(1);
+    signal_send(&is_over);
+    tcx_tensor_unref(other);
+    signal_destroy(&is_over);
+    signal_destroy(&went_well);
+    end();
+}
+
 TEST(what_a_child_lets_go_is_free_while_it_lives) {
     struct signal let_go = signal_create();
     struct signal is_over = signal_create();
