@@ -7,6 +7,17 @@
 #include "handle.h"
 #include "quota.h"
 
+/* Tickets whose sender has gone are nobody's: together they are as many as storages may be. */
+static int check_room(struct call *call) {
+    uint64_t max = call->server->storages.max;
+
+    if (call->server->tickets.by_id.count >= max) {
+        return call_fail(call, STATUS_LIMIT,
+                         "%" PRIu64 " tickets exist already: the limit is --max-storages", max);
+    }
+    return quota_check(call, ACCOUNT_TICKETS, 1);
+}
+
 int handle_ticket(struct call *call, const struct wire_ticket *request,
                   struct wire_ticket_reply *reply) {
     struct server *server = call->server;
@@ -17,9 +28,9 @@ int handle_ticket(struct call *call, const struct wire_ticket *request,
         return call_fail(call, STATUS_STALE, "this client does not hold storage %" PRIu64,
                          request->storage);
     }
-    int r = quota_check(call, ACCOUNT_TICKETS, 1);
+    int r = check_room(call);
     if (r != STATUS_OK && tickets_expire(&server->tickets)) {
-        r = quota_check(call, ACCOUNT_TICKETS, 1);
+        r = check_room(call);
     }
     if (r != STATUS_OK) {
         return r;

@@ -46,7 +46,7 @@ static const struct option table[] = {
      "has taken it; 0: not at all"},
     {"max-clients", COUNT, "N", "4096", FIELD(max_clients), 1, 1000000, "most clients"},
     {"max-storages", COUNT, "N", "1048576", FIELD(max_storages), 1, UINT32_MAX,
-     "most storages, and most storages that bundles refer to"},
+     "most storages, most storages that bundles refer to, and most tickets"},
     {"max-names", COUNT, "N", "1048576", FIELD(max_names), 1, UINT32_MAX, "most names"},
     {"max-output", SIZE, "SIZE", "8M", FIELD(max_output), 128 * KIB, TIB,
      "most bytes of replies that a client leaves unread before it is dropped"},

@@ -223,6 +223,28 @@ def test_a_client_has_only_so_many_tickets(tmp_path):
         client.ticket(storage)
 
 
+def test_there_are_only_so_many_tickets_whoever_made_them(tmp_path):
+    """Expired ones make room, those of clients that are gone as well."""
+    options = ("--max-storages", "10", "--ticket-lease", "0.001")
+    with d.Daemon(tmp_path, *options) as running, running.connect() as client:
+
+        def send_ten(sender):
+            storage = sender.alloc(8)["storage"]
+            for _ in range(10):
+                d.settle(lambda: not failed(lambda: sender.ticket(storage)))
+            assert client.stats()["tickets"] == 10
+            return storage
+
+        for _ in range(3):
+            with running.connect() as sender:
+                send_ten(sender)
+        storage = send_ten(client)
+        with pytest.raises(wire.Refused) as error:
+            client.ticket(storage)
+        assert error.value.status is Status.LIMIT
+        assert "--max-storages" in error.value.text
+
+
 @pytest.mark.parametrize("why", ["its sender holds it", "its lease is not over"])
 def test_a_ticket_that_may_still_be_redeemed_is_not_taken_for_memory(tmp_path, why):
     options = ("--capacity", "32M", "--ticket-lease", "60" if "lease" in why else "0.001")
