@@ -114,12 +114,7 @@ int storage_write(struct storages *storages, struct storage *storage, const void
 }
 
 uint64_t storage_reach(const struct storage *storage) {
-    uint64_t nbytes = storage->nbytes;
-
-    for (uint32_t i = 0; i < attached_count(storage); i++) {
-        nbytes += storage->attached->storages[i]->nbytes;
-    }
-    return nbytes;
+    return storage->nbytes + (storage->attached ? storage->attached->nbytes : 0);
 }
 
 int storage_attach(struct storages *storages, struct storage *storage, struct storage *other) {
@@ -141,6 +136,7 @@ int storage_attach(struct storages *storages, struct storage *storage, struct st
     }
     attached->storages[count] = other;
     attached->count = count + 1;
+    attached->nbytes = other->nbytes + (count ? attached->nbytes : 0);
     storages->attachments++;
     account_charge(storage->account, ACCOUNT_ATTACHMENTS, 1);
     storage_ref(other);

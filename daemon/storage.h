@@ -30,6 +30,7 @@ struct storage {
 
 /* Older storages that a storage keeps alive. */
 struct attached {
+    uint64_t nbytes; /* of all of them */
     uint32_t count;
     struct storage *storages[]; /* one reference to each */
 };
