@@ -14,6 +14,7 @@
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
+#include "segment.h"
 
 #define MAGIC 0x31544b4354584354u /* "TCXTCKT1" */
 
@@ -190,6 +191,29 @@ static int parse(const void *ticket, size_t nbytes, struct ticket *ret_head,
     return wrong ? error(STATUS_INVALID, "this is no ticket of tensorcx: %s", wrong) : STATUS_OK;
 }
 
+/* Gives the grant back, but the memory stays for another attempt: as long as a ticket's lease. */
+static void put_off(struct session *session, const struct wire_grant *grant) {
+    struct wire_ticket fixed = {.storage = grant->storage};
+    struct frame frame = REQUEST(TICKET, &fixed);
+
+    session_lock(session);
+    call_detach(session, &frame);
+    storages_return(session, grant, 1);
+    session_unlock(session);
+}
+
+/* Turns the grant into a storage. As storage_take(). */
+static int take(struct session *session, const struct wire_grant *grant,
+                struct storage **ret_storage) {
+    int r = grant->nbytes > 0 ? segment_map(session, grant->segment) : STATUS_OK;
+
+    if (r != STATUS_OK) {
+        put_off(session, grant);
+        return r;
+    }
+    return storage_take(session, grant, ret_storage);
+}
+
 /* The storage that the ticket is for. Asks the daemon. */
 static int redeem(struct session *session, const struct ticket *head, const struct desc *desc,
                   struct storage **ret_storage) {
@@ -215,7 +239,7 @@ static int redeem(struct session *session, const struct ticket *head, const stru
     } else if (wrong) {
         r = error(STATUS_INVALID, "this is no ticket of tensorcx: %s", wrong);
     } else {
-        return storage_take(session, &grant, ret_storage);
+        return take(session, &grant, ret_storage);
     }
     storage_decline(session, &grant);
     return r;

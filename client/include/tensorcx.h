@@ -339,7 +339,9 @@ TCX_API int tcx_bundle_ticket(tcx_client_t *client, tcx_bundle_t *bundle, void *
 /* The memory of a ticket, in any process, also the one that made it. Sets exactly one of
  * *ret_tensor and *ret_bundle, as tcx_get(). Works again as long as anything keeps the memory
  * alive. Asks the daemon, never starts one: TCX_UNAVAILABLE. TCX_STALE: the memory is gone, or the
- * ticket is from another daemon; TCX_INVALID: these bytes are no ticket, or have been changed. */
+ * ticket is from another daemon; TCX_INVALID: these bytes are no ticket, or have been changed;
+ * TCX_SYSTEM: the memory cannot be mapped just now, and stays for another attempt as long as a
+ * lease lasts (--ticket-lease). */
 TCX_API int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes,
                        tcx_tensor_t **ret_tensor, tcx_bundle_t **ret_bundle);
 

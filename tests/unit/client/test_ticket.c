@@ -1,5 +1,6 @@
 /* Tickets through a real daemon: between processes, often, never, forged, and too late. */
 #include <dlpack/dlpack.h>
+#include <sys/resource.h>
 
 #include "client.h"
 #include "own_daemon.h"
@@ -70,12 +71,12 @@ static tcx_info_t info_of(const tcx_tensor_t *tensor) {
 
 /* ----------------------------------------------------------------------------- how often, where */
 
-TEST(a_ticket_outlives_its_maker_and_is_the_memory_in_another_process) {
+/* Of a thousand numbers, from a process that is gone. */
+static struct ticket ticket_of_another(void) {
     struct ticket ticket;
     int status;
     int ends[2];
 
-    given_daemon();
     EXPECT_EQ(0, pipe(ends));
     pid_t maker = fork();
     if (maker == 0) {
@@ -89,13 +90,34 @@ TEST(a_ticket_outlives_its_maker_and_is_the_memory_in_another_process) {
     EXPECT_EQ(0, status);
     close(ends[0]);
     close(ends[1]);
-
     expect_settles(client, 0, 1);
+    return ticket;
+}
+
+TEST(a_ticket_outlives_its_maker_and_is_the_memory_in_another_process) {
+    given_daemon();
+    struct ticket ticket = ticket_of_another();
     tcx_tensor_t *tensor = redeem(&ticket);
     EXPECT_EQ(1000, tcx_tensor_array(tensor)->shape[0]);
     EXPECT_EQ(999, floats_of(tensor)[999]);
     tcx_tensor_unref(tensor);
     expect_settles(client, 0, 0);
+    end();
+}
+
+TEST(a_ticket_whose_memory_cannot_be_mapped_just_now_is_good_later) {
+    struct rlimit before;
+
+    given_daemon();
+    struct ticket ticket = ticket_of_another();
+    EXPECT_EQ(0, getrlimit(RLIMIT_NOFILE, &before));
+    struct rlimit none = {3, before.rlim_max};
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &none));
+    expect_refused(TCX_SYSTEM, &ticket, "cannot be mapped");
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &before));
+    tcx_tensor_t *tensor = redeem(&ticket);
+    EXPECT_EQ(999, floats_of(tensor)[999]);
+    tcx_tensor_unref(tensor);
     end();
 }
 
