@@ -1,10 +1,10 @@
 """multiprocessing carries references: its pickler has a reducer for tensors and bundles.
 
 Importing it takes milliseconds that programs without it need not spend: the reducers are
-registered at once where it is imported already, else when somebody does.
+registered at once where it is imported already, and whenever somebody imports or reloads it.
 """
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -19,10 +19,9 @@ _MODULE = "multiprocessing.reduction"
 
 
 def register() -> None:
+    sys.meta_path.insert(0, _Finder())
     if _MODULE in sys.modules:
         _register(importlib.import_module(_MODULE))  # waits for a thread that imports it now
-    else:
-        sys.meta_path.insert(0, _Finder())
 
 
 def _register(module: ModuleType) -> None:
@@ -31,23 +30,30 @@ def _register(module: ModuleType) -> None:
 
 
 class _Finder:
-    """Finds one module, as the other finders do, and has a word when it is loaded."""
+    """Finds one module, as the finders after it do, and has a word when it is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
         if name != _MODULE:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None:  # an application that was packed without it
-            return None
-        loader: Any = spec.loader
-        execute = loader.exec_module
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                spec.loader = _Loader(spec.loader)
+                return spec
+        return None  # an application that was packed without it
 
-        def execute_and_register(module: ModuleType) -> None:
-            execute(module)
-            _register(module)
 
-        loader.exec_module = execute_and_register
-        return spec
+class _Loader:
+    """That of the module, which may load other modules, too: it is asked, not changed."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _register(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

@@ -2,12 +2,15 @@
 
 import copy
 import io
+import multiprocessing
 import pickle
 import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import daemon as d
 import numpy as np
@@ -293,21 +296,54 @@ def test_without_a_daemon_it_is_unavailable_and_none_is_started(monkeypatch):
 # ------------------------------------------------------------------- the pickler of multiprocessing
 
 
-def test_the_package_does_not_import_multiprocessing_and_is_there_when_somebody_does():
-    orders = ("import tensorcx as cx", "import multiprocessing.reduction as r")
-    check = """
+CHECK = """
+import sys
+import tensorcx as cx
+import multiprocessing.reduction as r
 t = cx.zeros(1 << 20, "uint8")
 data = r.ForkingPickler.dumps([t, cx.put("b", {"t": t})])
 assert len(data) < 1000, len(data)
-assert [f for f in sys.meta_path if f.__class__.__module__.startswith("tensorcx")] == []
 one, bundle = r.ForkingPickler.loads(data)
 assert one.data_ptr() == bundle["t"].data_ptr() == t.data_ptr()
 cx.delete("b")
 """
-    for first, second in orders, orders[::-1]:
-        alone = "assert ('multiprocessing' in sys.modules) == ('reduction' in first), 'imported'"
-        code = f"import sys\nfirst = {first!r}\n{first}\n{alone}\n{second}\n{check}"
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def check_after(code, **options):
+    """Runs `code` in a new process, and then looks whether references travel."""
+    subprocess.run([sys.executable, "-c", code + CHECK], check=True, timeout=60, **options)
+
+
+def test_the_package_does_not_import_multiprocessing_and_is_there_when_somebody_does():
+    check_after("import sys, tensorcx\nassert 'multiprocessing' not in sys.modules")
+    check_after("import multiprocessing.reduction, tensorcx")
+
+
+def test_multiprocessing_may_be_reloaded_and_its_import_interrupted():
+    check_after("import importlib, tensorcx, multiprocessing.reduction as r; importlib.reload(r)")
+    check_after("""
+import sys, tensorcx
+sys.modules["array"] = None  # what multiprocessing.reduction needs
+try: import multiprocessing.reduction
+except ImportError: del sys.modules["array"]
+else: raise SystemExit("nothing was interrupted")
+""")
+
+
+def test_a_loader_of_many_modules_loads_the_others_as_before(tmp_path):
+    """As that of an application that is one archive."""
+    source = Path(multiprocessing.__file__).parent
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for file in source.glob("*.py"):
+            archive.write(file, f"multiprocessing/{file.name}")
+    check_after(f"""
+import sys
+sys.path.insert(0, "{tmp_path}/all.zip")
+import tensorcx, multiprocessing.reduction, multiprocessing.queues, multiprocessing.pool
+assert "all.zip" in multiprocessing.queues.__file__
+import inspect
+assert "ForkingPickler" in inspect.getsource(multiprocessing.reduction)
+""")
 
 
 def test_other_picklers_still_copy_the_bytes():
