@@ -163,7 +163,6 @@ static PyMethodDef methods[] = {
     {"_items", bundle_items, METH_NOARGS, NULL},
     CORE_METHOD("_handle", bundle_handle, NULL),
     CORE_METHOD("_tensor", bundle_tensor, NULL),
-    CORE_METHOD("_ticket", ticket_for_bundle, NULL),
     {NULL, NULL, 0, NULL},
 };
 

@@ -70,6 +70,11 @@ static PyObject *client_close(CORE_METHOD_ARGUMENTS) {
     Py_RETURN_NONE;
 }
 
+static PyObject *client_closed(PyObject *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(((struct client_object *)self)->is_closed);
+}
+
 static PyObject *client_connect(CORE_METHOD_ARGUMENTS) {
     (void)args;
     tcx_client_t *client = client_usable(self);
@@ -490,12 +495,14 @@ static PyMethodDef methods[] = {
     CORE_METHOD("_list", client_list, NULL),
     CORE_METHOD("_is_shared", client_is_shared, NULL),
     CORE_METHOD("_from_capsule", dlpack_import, NULL),
+    CORE_METHOD("_ticket", ticket_make, NULL),
     CORE_METHOD("_redeem", ticket_redeem, NULL),
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getters[] = {
     {"socket", client_socket, NULL, "Path of the daemon's socket.", NULL},
+    {"_closed", client_closed, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

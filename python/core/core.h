@@ -164,9 +164,9 @@ PyObject *bundle_wrap(struct core_state *state, PyObject *client, tcx_bundle_t *
 
 /* ---------------------------------------------------------------------------------- ticket.c */
 
-/* Tensor._ticket(), Bundle._ticket(): bytes that carry the reference to another process. */
-PyObject *ticket_for_tensor(CORE_METHOD_ARGUMENTS);
-PyObject *ticket_for_bundle(CORE_METHOD_ARGUMENTS);
+/* Client._ticket(x: Tensor | Bundle): bytes that carry the reference to another process; `x` may be
+ * from another client. */
+PyObject *ticket_make(CORE_METHOD_ARGUMENTS);
 
 /* Client._redeem(ticket: bytes): the Tensor or Bundle that it carries. */
 PyObject *ticket_redeem(CORE_METHOD_ARGUMENTS);

@@ -284,7 +284,6 @@ static PyMethodDef methods[] = {
         "A DLPack capsule that shares this memory, or holds a copy if copy is True."),
     CORE_METHOD("_handle", tensor_handle, NULL),
     CORE_METHOD("_view", tensor_view, NULL),
-    CORE_METHOD("_ticket", ticket_for_tensor, NULL),
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,17 +1,25 @@
 /* ticket.c - references on their way to another process: made here, redeemed there */
 #include "core.h"
 
-/* Bytes that carry `tensor`, or `bundle` where that is NULL; borrowed, held while the daemon is
- * asked: another thread may close the handle. */
-static PyObject *ticket_for(struct core_state *state, PyObject *client_object, tcx_tensor_t *tensor,
-                            tcx_bundle_t *bundle) {
-    tcx_client_t *client = client_usable(client_object);
-    if (!client)
-        return NULL;
+PyObject *ticket_make(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    tcx_tensor_t *tensor = NULL;
+    tcx_bundle_t *bundle = NULL;
     char ticket[TCX_TICKET_MAX];
     size_t nbytes;
+    if (!core_args(1, nargs, kwnames))
+        return NULL;
+    if (PyObject_TypeCheck(args[0], state->tensor_type))
+        tensor = tensor_get(args[0]);
+    else if (PyObject_TypeCheck(args[0], state->bundle_type))
+        bundle = bundle_get(args[0]);
+    else
+        PyErr_SetString(PyExc_TypeError, "expected a Tensor or a Bundle");
+    tcx_client_t *client = tensor || bundle ? client_usable(self) : NULL;
+    if (!client)
+        return NULL;
     int status;
-    tcx_tensor_ref(tensor);
+    tcx_tensor_ref(tensor); /* while the daemon is asked: another thread may close the handle */
     tcx_bundle_ref(bundle);
     CORE_BEGIN_ASKING
     status = tensor ? tcx_tensor_ticket(client, tensor, ticket, &nbytes)
@@ -22,22 +30,6 @@ static PyObject *ticket_for(struct core_state *state, PyObject *client_object, t
     core_tensor_unref(tensor);
     core_bundle_unref(bundle);
     return result;
-}
-
-PyObject *ticket_for_tensor(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    tcx_tensor_t *tensor = tensor_get(self);
-    if (!tensor || !core_args(0, nargs, kwnames))
-        return NULL;
-    return ticket_for(core_state(type), ((struct tensor_object *)self)->client, tensor, NULL);
-}
-
-PyObject *ticket_for_bundle(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    tcx_bundle_t *bundle = bundle_get(self);
-    if (!bundle || !core_args(0, nargs, kwnames))
-        return NULL;
-    return ticket_for(core_state(type), ((struct bundle_object *)self)->client, NULL, bundle);
 }
 
 PyObject *ticket_redeem(CORE_METHOD_ARGUMENTS) {

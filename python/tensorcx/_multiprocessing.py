@@ -40,7 +40,8 @@ class _Finder:
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                spec.loader = _Loader(spec.loader)
+                loader: Any = _Loader(spec.loader)
+                spec.loader = loader
                 return spec
         return None  # an application that was packed without it
 

@@ -4,6 +4,8 @@ import copy
 import os
 from typing import TYPE_CHECKING, Any
 
+from tensorcx._errors import DaemonLost
+
 if TYPE_CHECKING:
     from tensorcx._bundle import Bundle
     from tensorcx._tensor import Tensor
@@ -39,7 +41,19 @@ class Ref:
 def by_reference(x: "Tensor | Bundle") -> tuple[Any, ...]:
     """A reducer, as pickle knows them. Asks the daemon for a ticket."""
     keys = getattr(x, "_path", ())  # of a part of a bundle: the whole travels
-    return redeem, (x._ticket(), os.path.abspath(x._client.socket), *keys)
+    socket = os.path.abspath(x._client.socket)
+    return redeem, (_ticket(x, socket), socket, *keys)
+
+
+def _ticket(x: "Tensor | Bundle", socket: str) -> bytes:
+    """Where multiprocessing pickles in a thread, an error would lose the message unseen."""
+    from tensorcx._default import client_at
+
+    client = client_at(socket) if x._client._closed else x._client
+    try:
+        return client._ticket(x)
+    except DaemonLost:  # told once; the next daemon gets a copy
+        return client._ticket(x)
 
 
 def redeem(ticket: bytes, socket: str, *keys: str) -> Any:

@@ -144,16 +144,45 @@ def test_a_closed_handle_is_a_clear_error():
     t.close()
     b.close()
     for handle, text in (t, "the tensor is closed"), (b, "the bundle is closed"):
-        for use in (lambda x: x.ref(), lambda x: x._ticket(), ForkingPickler.dumps):
+        for use in (lambda x: x.ref(), lambda x: x._client._ticket(x), ForkingPickler.dumps):
             with pytest.raises(ValueError, match=text):
                 use(handle)
 
 
-def test_the_tensor_of_a_closed_client_is_a_clear_error(daemon):
+def test_the_tensor_of_a_closed_client_travels_with_another_one(daemon):
     with cx.Client(daemon.path) as client:
-        t = client.zeros(1)
+        t, b = client.asarray(some()), client.put("b", {"x": some()})
+        client.delete("b")
+    assert is_same_memory(travelled(t), t)
+    assert is_same_memory(travelled(b)["x"], b["x"])
+
+
+def test_what_a_closed_client_cannot_make_a_ticket_of():
+    with cx.Client() as client, pytest.raises(TypeError, match="Tensor or a Bundle"):
+        client._ticket(some())
     with pytest.raises(ValueError, match="the client is closed"):
-        pickle.dumps(t.ref())
+        client._ticket(cx.zeros(1))
+
+
+def test_when_the_default_client_is_closed_tensors_travel_still(daemon, monkeypatch):
+    with cx.Client(daemon.path) as client:
+        monkeypatch.setitem(_default._clients, "default", client)
+        t = cx.asarray(some())
+    assert is_same_memory(travelled(t), t)
+    _default._clients.pop(str(daemon.path)).close()
+
+
+def test_when_the_daemon_was_restarted_the_next_one_gets_a_copy():
+    with tempfile.TemporaryDirectory(prefix="tcx-") as folder:
+        with d.Daemon(folder) as first:
+            client = cx.Client(first.path)
+            t, b = client.asarray(some()), client.put("b", {"x": some()})
+        with d.Daemon(folder):
+            assert travelled(t).tolist() == some().tolist()
+        with d.Daemon(folder):
+            assert travelled(b)["x"].tolist() == some().tolist()
+        _default._clients.pop(str(first.path)).close()
+        client.close()
 
 
 # --------------------------------------------------------------------------------- 0, 1 and N times
@@ -223,7 +252,7 @@ def test_threads_may_send_and_receive_at_once():
 
 def test_a_ticket_with_any_byte_changed_or_cut_is_no_ticket():
     for target in cx.asarray(some()), cx.put("b", {"x": some()}):
-        ticket = target._ticket()
+        ticket = target._client._ticket(target)
         edited = [
             ticket[:i] + bytes([ticket[i] ^ bit]) + ticket[i + 1 :]
             for i in range(len(ticket))
@@ -264,7 +293,7 @@ def test_it_is_redeemed_at_the_daemon_it_came_from():
         assert one._client.socket == str(second.path)
         assert cx.stats()["storages"] == 0
         with pytest.raises(cx.Stale, match="another daemon"):
-            cx.zeros(1)._client._redeem(t._ticket())
+            cx.zeros(1)._client._redeem(other._ticket(t))
         one.close(), again.close()
         _default._clients.pop(str(second.path)).close()
         other.close()
