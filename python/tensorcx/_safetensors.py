@@ -102,9 +102,9 @@ def write(found: Tensor | Bundle, path: FilePath) -> None:
     temporary = f"{target}.{secrets.token_hex(4)}.tmp"
     try:
         with open(temporary, "xb") as file:
-            mode = os.fstat(file.fileno()).st_mode  # of any new file; the package's are private
-        package.serialize_file(specs, temporary)
-        os.chmod(temporary, stat.S_IMODE(mode))
+            mode = _mode_of(target, file.fileno())
+        package.serialize_file(specs, temporary)  # it makes private files
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException as error:
         with suppress(FileNotFoundError):
@@ -112,6 +112,14 @@ def write(found: Tensor | Bundle, path: FilePath) -> None:
         if isinstance(error, package.SafetensorError):
             raise OSError(f"{os.fspath(path)!r} cannot be written: {error}") from error
         raise
+
+
+def _mode_of(target: str, new_file: int) -> int:
+    """Of the file that will be replaced, else of any new one."""
+    mode = os.fstat(new_file).st_mode
+    with suppress(FileNotFoundError):
+        mode = os.stat(target).st_mode
+    return stat.S_IMODE(mode)
 
 
 def _package() -> Any:

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import stat
 import subprocess
 import sys
 
@@ -338,6 +339,15 @@ def test_saving_makes_an_ordinary_file_and_nothing_else(tmp_path, path):
     cx.save_safetensors("x", path)
     assert path.stat().st_mode == (tmp_path / "ordinary").stat().st_mode
     assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "ordinary"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_file_that_is_replaced_keeps_its_mode(file, mode):
+    file.chmod(mode)
+    cx.put("x", np.arange(3))
+    cx.save_safetensors("x", file)
+    assert stat.S_IMODE(file.stat().st_mode) == mode
+    assert same(load_file(file), {"tensor": np.arange(3)})
 
 
 def test_saving_replaces_atomically_and_through_a_link(tmp_path, file):
