@@ -100,7 +100,11 @@ def _ls(options: argparse.Namespace) -> None:
         )
         for entry in _client(options).entries(options.prefix)
     ]
-    _table(("NAME", "DTYPE", "SHAPE", "BYTES", "VERSION", "AGE"), rows, right=(3, 4, 5))
+    _table(
+        ("NAME", "DTYPE", "SHAPE", "BYTES", "VERSION", "AGE"),
+        rows,
+        right=("BYTES", "VERSION", "AGE"),
+    )
 
 
 def _stat(options: argparse.Namespace) -> None:
@@ -124,7 +128,8 @@ def _stat(options: argparse.Namespace) -> None:
     _table(None, rows)
     if entry["is_bundle"]:
         print()
-        _table(("KEY", "DTYPE", "SHAPE", "BYTES"), _parts(client.get(options.name)), right=(3,))
+        header = ("KEY", "DTYPE", "SHAPE", "BYTES")
+        _table(header, _parts(client.get(options.name)), right=("BYTES",))
 
 
 def _parts(bundle: cx.Bundle, path: str = "") -> Iterator[tuple[str, str, str, str]]:
@@ -192,9 +197,12 @@ def _is_safetensors(file: str) -> bool:
 
 
 def _clients(options: argparse.Namespace) -> None:
+    peers = _client(options).clients()
+    several = len({peer["uid"] for peer in peers}) > 1
     rows = [
         (
             peer["pid"],
+            *([peer["uid"]] if several else []),
             peer["program"] + (" (this one)" if peer["is_self"] else ""),
             peer["tensors"],
             _bytes(peer["bytes"]),
@@ -202,10 +210,11 @@ def _clients(options: argparse.Namespace) -> None:
             _age(peer["age"]),
             "connected" if peer["connected"] else "memory mapped",
         )
-        for peer in _client(options).clients()
+        for peer in peers
     ]
-    header = ("PID", "PROGRAM", "TENSORS", "BYTES", "WAITING", "AGE", "STATE")
-    _table(header, rows, right=(0, 2, 3, 4, 5))
+    user = ["USER"] if several else []
+    header = ("PID", *user, "PROGRAM", "TENSORS", "BYTES", "WAITING", "AGE", "STATE")
+    _table(header, rows, right=("PID", "USER", "TENSORS", "BYTES", "WAITING", "AGE"))
 
 
 def _stats(options: argparse.Namespace) -> None:
@@ -255,13 +264,14 @@ def _yes(value: bool) -> str:
 
 
 def _table(
-    header: Sequence[str] | None, rows: Iterable[Sequence[Any]], right: Sequence[int] = ()
+    header: Sequence[str] | None, rows: Iterable[Sequence[Any]], right: Sequence[str] = ()
 ) -> None:
+    """`right`: the columns that end in line."""
     lines = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
+            cell.rjust(width) if header and header[i] in right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())

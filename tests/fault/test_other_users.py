@@ -42,7 +42,7 @@ def shared(open_folder):
 
 def as_user(uid, daemon, code, **env):
     # What it imports may not be for others to read.
-    imports = "from tensorcx import _doctor"
+    imports = "from tensorcx import _doctor, cli"
     return Program(f"{imports}\nbecome({uid})\n{code}", socket=daemon.path, env=env)
 
 
@@ -127,6 +127,18 @@ def test_a_closed_folder_that_was_there_is_not_opened_behind_its_owners_back(fol
     assert done.returncode == 1
     assert f"chmod 711 {folder}" in done.stderr
     assert mode(folder) == 0o700
+
+
+def test_the_command_line_tells_clients_of_several_users_apart(shared):
+    with as_owner(shared, "cx.names(); say('here'); hear()") as owner:
+        owner.expect("here")
+        with as_guest(shared, "cli.main(['clients'])") as guest:
+            assert guest.line().split()[:3] == ["PID", "USER", "PROGRAM"]
+            assert guest.line().split()[:2] == [str(owner.pid), str(OWNER)]
+            assert guest.line().split()[:2] == [str(guest.pid), str(GUEST)]
+            guest.finish()
+        owner.tell()
+        owner.finish()
 
 
 def test_doctor_knows_whom_this_user_trusts(shared):

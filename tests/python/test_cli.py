@@ -105,6 +105,7 @@ def test_put_and_get_say_what_they_cannot_do(tmp_path, published):
 def test_clients_shows_who_holds_what(published):
     held = cx.get("frames/left")
     lines = [line.split() for line in output("clients").splitlines()]
+    assert lines[0] == ["PID", "PROGRAM", "TENSORS", "BYTES", "WAITING", "AGE", "STATE"]
     (mine,) = [line for line in lines if line[0] == str(os.getpid())]
     assert "2.0" in mine and "connected" in mine
     assert any("(this one)" in " ".join(line) for line in lines)
