@@ -169,7 +169,7 @@ class Client(_core.Client):
             flags |= _core.PUT_EPHEMERAL
         if exclusive:
             flags |= _core.PUT_EXCLUSIVE
-        seconds = 0.0 if ttl is None else _seconds(ttl, "ttl")
+        seconds = 0.0 if ttl is None else _ttl(ttl)
         if isinstance(value, Mapping):
             return self._put_bundle(name, list(items_of(value)), flags, seconds)
         return self._put(name, source_of(value), flags, seconds)
@@ -197,6 +197,7 @@ class Client(_core.Client):
     def save_safetensors(self, name: str, path: _safetensors.FilePath) -> None:
         """Writes what is published under `name` to a safetensors file, replacing it atomically.
 
+        A file that is replaced keeps its mode.
         Keys of nested bundles are joined by "."; a single tensor gets the key "tensor". Tensors on
         the same memory are written twice: the format knows no sharing. Needs tensorcx[safetensors].
         """
@@ -217,11 +218,12 @@ class Client(_core.Client):
     ) -> Any:
         """What is published under `name`, a Tensor or a Bundle; the same memory, not a copy.
 
-        NotFound at once if there is nothing; `timeout` waits so many seconds for it (None: without
-        limit) and raises Timeout. `newer_than=version` wants a later version than that one.
-        `readonly`: this handle does not want to write.
+        Without `timeout`, or with 0, NotFound at once if there is nothing. `timeout=5` waits so
+        many seconds for it and raises Timeout then; `timeout=None` waits for ever.
+        `newer_than=version` wants a later version than that one. `readonly`: this handle does not
+        want to write.
         """
-        wait = -1.0 if timeout is None else 0.0 if timeout == 0 else _seconds(timeout, "timeout")
+        wait = -1.0 if timeout is None else _timeout(timeout)
         return self._get(name, wait, _version(newer_than), bool(readonly))
 
     def exists(self, name: str) -> bool:
@@ -277,14 +279,28 @@ def _copy_flag(copy: bool | None) -> int:
     return _core.PUT_COPY if copy else _core.PUT_NO_COPY
 
 
-def _seconds(value: float, name: str) -> float:
+def _ttl(value: float) -> float:
+    seconds = _seconds(value)
+    if not seconds > 0:
+        raise ValueError(f"ttl must be a positive number of seconds or None, not {value!r}")
+    return seconds
+
+
+def _timeout(value: float) -> float:
+    seconds = _seconds(value)
+    if not seconds >= 0:
+        wanted = "0 (at once), a number of seconds or None (waits for ever)"
+        raise ValueError(f"timeout must be {wanted}, not {value!r}")
+    return seconds
+
+
+def _seconds(value: float) -> float:
+    """NaN if it is no finite number."""
     try:
-        seconds = float(value)
+        seconds = math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
-    if isinstance(value, str) or not 0 < seconds < math.inf:
-        raise ValueError(f"{name} must be a positive number of seconds or None, not {value!r}")
-    return seconds
+    return seconds if math.isfinite(seconds) else math.nan
 
 
 def _version(value: int | None) -> int:

@@ -314,9 +314,10 @@ def test_waiting_for_a_name_ends_with_timeout():
     assert isinstance(caught.value, TimeoutError)
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf")])
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "1"])
 def test_a_timeout_is_a_number_of_seconds(timeout):
-    with pytest.raises(ValueError, match="timeout"):
+    words = rf"timeout must be 0 \(at once\), .* or None \(waits for ever\), not {timeout!r}"
+    with pytest.raises(ValueError, match=words):
         cx.get("nowhere", timeout=timeout)
 
 
