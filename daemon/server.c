@@ -11,6 +11,7 @@
 #include <uv.h>
 
 #include "client.h"
+#include "closer.h"
 #include "dispatch.h"
 #include "log.h"
 #include "memory.h"
@@ -219,6 +220,7 @@ static void init_nouns(struct server *server) {
 
     server->worker = (struct worker){server->uv, settle_worker, server};
     worker_start(&server->worker);
+    closer_start();
     server->segments = (struct segments){.store = store,
                                          .worker = &server->worker,
                                          .ready = &server->ready,
