@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and errors as people read them."""
 
 
 def size_text(count: int) -> str:
@@ -17,3 +17,8 @@ def age_text(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds * 60 / limit:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+def error_text(error: BaseException) -> str:
+    """One line."""
+    return " ".join(str(error).split()) or type(error).__name__

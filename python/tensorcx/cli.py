@@ -14,6 +14,7 @@ import tensorcx as cx
 from tensorcx import _doctor
 from tensorcx._client import Entry
 from tensorcx._text import age_text as _age
+from tensorcx._text import error_text
 from tensorcx._text import size_text as _bytes
 
 
@@ -28,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except (cx.Error, OSError, ValueError, TypeError, ImportError) as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        sys.exit(f"tensorcx: {text}")
+        sys.exit(f"tensorcx: {error_text(error)}")
 
 
 def _parser() -> argparse.ArgumentParser:

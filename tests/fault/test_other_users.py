@@ -154,6 +154,12 @@ for f in findings:
     with as_user(GUEST, shared, code) as program:
         assert f"TENSORCX_TRUST_UID={OWNER}" in program.expect("problem folder")
         program.finish()
+    with as_user(STRANGER, shared, code, **TRUSTS) as program:
+        program.expect("ok folder"), program.expect("ok file")
+        text = program.expect("problem daemon")
+        assert f"ask user {OWNER} to start it with --allow-uid={STRANGER}, or name" in text
+        assert "kill" not in text
+        program.finish()
 
 
 @pytest.mark.parametrize("nbytes", [300, 70_000, 3 << 20, 40 << 20])

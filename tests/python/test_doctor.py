@@ -242,6 +242,15 @@ def test_a_folder_that_cannot_be_made_is_a_problem(folder):
     problem(found, "folder", f"{folder}/not/there is not there", f"{folder}/not")
 
 
+@pytest.mark.parametrize(
+    ("path", "topic"), [("/proc/x.sock", "file"), ("/proc/x/y.sock", "folder")]
+)
+def test_a_place_where_nothing_can_be_made_is_a_problem_for_root_too(path, topic):
+    found, _ = examine("--socket", path, "doctor", env={"TENSORCX_AUTOSTART": "1"})
+    problem(found, topic, "is not there, and cannot be made: /proc: ", "TENSORCX_SOCKET")
+    assert "daemon" not in found
+
+
 @ROOT_ONLY
 def test_a_folder_of_somebody_else_is_a_problem(folder):
     os.mkdir(f"{folder}/theirs", 0o700)
@@ -280,6 +289,28 @@ def test_a_file_in_place_of_the_socket_is_a_problem(folder):
     open(f"{folder}/x.sock", "w").close()
     found, _ = examine("--socket", f"{folder}/x.sock", "doctor")
     problem(found, "file", "no socket", "remove it")
+
+
+# -------------------------------------------------------------------------- settings with trouble
+
+
+@pytest.mark.parametrize("text", ["soon", "30s", "-1", "0", "nan", "1_0", "3 "])
+def test_a_timeout_that_the_library_ignores_is_a_problem(text):
+    found, _ = examine("doctor", env={"TENSORCX_TIMEOUT": text})
+    problem(found, "timeout", f"TENSORCX_TIMEOUT={text} is no positive number", "ignored")
+
+
+@pytest.mark.parametrize("text", ["joe", "7,", "7, 8", "-1", f"{(1 << 32) - 1}", "7," * 32 + "7"])
+def test_a_list_of_trusted_users_that_the_library_ignores_is_a_problem(text):
+    found, _ = examine("doctor", env={"TENSORCX_TRUST_UID": text})
+    problem(found, "trust", f"TENSORCX_TRUST_UID={text} is no list of users", "commas")
+
+
+def test_settings_that_are_good_or_empty_are_not_mentioned():
+    for timeout, trust in ("", ""), ("2.5", "7,8"):
+        env = {"TENSORCX_TIMEOUT": timeout, "TENSORCX_TRUST_UID": trust}
+        found, _ = examine("doctor", env=env)
+        assert "timeout" not in found and "trust" not in found
 
 
 # ------------------------------------------------------------------------------ limits in the way

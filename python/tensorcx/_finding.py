@@ -1,0 +1,10 @@
+"""What tensorcx doctor found out."""
+
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    state: str  # "ok", "note": works, but worth knowing; "problem"
+    topic: str
+    text: str
+    advice: str = ""
