@@ -218,7 +218,8 @@ TCX_API int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes);
 
 enum tcx_put_flag {
     TCX_PUT_READONLY = 1,  /* whoever gets it by this name may not write; handles from before may */
-    TCX_PUT_EPHEMERAL = 2, /* the name goes when this process is gone */
+    TCX_PUT_EPHEMERAL = 2, /* the name goes when this process is gone, or the client is closed and
+                            * the last tensor that came through it is gone */
     TCX_PUT_EXCLUSIVE = 4, /* TCX_EXISTS instead of replacing */
     TCX_PUT_COPY = 8,      /* a snapshot, also of memory that is shared already */
     TCX_PUT_NO_COPY = 16   /* TCX_EXCHANGE instead of copying private memory */

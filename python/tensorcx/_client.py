@@ -157,7 +157,8 @@ class Client(_core.Client):
         writes show); everything else is copied. `copy=True` takes a snapshot, `copy=False` raises
         ExchangeError where a copy would be needed. `readonly`: whoever gets it by
         this name may not write; handles from before still may. `ttl`:
-        seconds until the name goes. `ephemeral`: the name goes when this process is gone.
+        seconds until the name goes. `ephemeral`: the name goes when this process is gone, or when
+        this client is closed and the last tensor that came through it is gone.
         `exclusive`: Exists, if the name does.
         """
         if not isinstance(name, str):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daemon as d
 import numpy as np
 import pytest
 
@@ -123,3 +124,12 @@ def test_a_closed_client_is_gone_from_the_daemon_with_its_last_tensor(daemon):
     assert cx.stats()["clients"] == 2
     del t
     daemon.settle(bytes=0)
+
+
+def test_an_ephemeral_name_lasts_as_long_as_a_tensor_of_its_closed_client(daemon):
+    with cx.Client(daemon.path) as client:
+        client.put("brief", np.zeros(3), ephemeral=True)
+        kept = client.zeros(1)
+    assert cx.names() == ["brief"]
+    kept.close()
+    d.settle(lambda: cx.names() == [], "the end of the name")
