@@ -183,7 +183,7 @@ static struct name *name_create(const struct put *put) {
 }
 
 static void add(struct catalog *catalog, struct name *name) {
-    storage_ref(name->storage);
+    storage_ref(catalog->storages, name->storage);
     account_charge(name->account, ACCOUNT_NAMES, 1);
     tree_insert(&catalog->names, &(struct key){name->bytes, name->nbytes}, &name->by_name);
     name->version = ++catalog->version;

@@ -12,8 +12,9 @@ static int check_room(struct call *call) {
     uint64_t max = call->server->storages.max;
 
     if (call->server->tickets.by_id.count >= max) {
-        return call_fail(call, STATUS_LIMIT,
-                         "%" PRIu64 " tickets exist already: the limit is --max-storages", max);
+        return call_fail(
+            call, STATUS_LIMIT,
+            "%" PRIu64 " tickets exist already: the limit is --max-storages: " TICKET_ADVICE, max);
     }
     return quota_check(call, ACCOUNT_TICKETS, 1);
 }

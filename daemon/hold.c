@@ -26,7 +26,7 @@ static struct hold *hold_begin(struct holds *holds, struct storage *storage) {
     }
     *hold = (struct hold){.storage = storage, .born = holds->forks->noted};
     list_init(&hold->tickets);
-    storage_ref(storage);
+    storage_ref(holds->storages, storage);
     storage->holders++;
     holds->bytes += storage->nbytes;
     return hold;

@@ -5,13 +5,13 @@
 #include "status.h"
 
 static const struct {
-    const char *what, *option;
+    const char *what, *option, *advice;
 } words[ACCOUNT_KINDS] = {
-    [ACCOUNT_BYTES] = {"bytes", "--client-bytes"},
-    [ACCOUNT_STORAGES] = {"tensors", "--client-storages"},
-    [ACCOUNT_ATTACHMENTS] = {"references of bundles to tensors", "--client-storages"},
-    [ACCOUNT_NAMES] = {"names", "--client-names"},
-    [ACCOUNT_TICKETS] = {"tickets", "--client-tickets"},
+    [ACCOUNT_BYTES] = {"bytes", "--client-bytes", ""},
+    [ACCOUNT_STORAGES] = {"tensors", "--client-storages", ""},
+    [ACCOUNT_ATTACHMENTS] = {"references of bundles to tensors", "--client-storages", ""},
+    [ACCOUNT_NAMES] = {"names", "--client-names", ""},
+    [ACCOUNT_TICKETS] = {"tickets", "--client-tickets", ": " TICKET_ADVICE},
 };
 
 static uint64_t limit_of(const struct options *options, enum account_kind kind) {
@@ -36,8 +36,9 @@ int quota_check(struct call *call, enum account_kind kind, uint64_t amount) {
     if (limit == 0 || (used <= limit && amount <= limit - used)) {
         return STATUS_OK;
     }
-    return call_fail(call, kind == ACCOUNT_BYTES ? STATUS_OUT_OF_MEMORY : STATUS_LIMIT,
-                     "this client (pid %d) has made %" PRIu64
-                     " %s that still exist and wants %" PRIu64 " more: the limit is %s=%" PRIu64,
-                     client->pid, used, words[kind].what, amount, words[kind].option, limit);
+    return call_fail(
+        call, kind == ACCOUNT_BYTES ? STATUS_OUT_OF_MEMORY : STATUS_LIMIT,
+        "this client (pid %d) has made %" PRIu64 " %s that still exist and wants %" PRIu64
+        " more: the limit is %s=%" PRIu64 "%s",
+        client->pid, used, words[kind].what, amount, words[kind].option, limit, words[kind].advice);
 }

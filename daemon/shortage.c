@@ -80,6 +80,14 @@ static void add_largest_holder(struct text *text, const struct server *server) {
     }
 }
 
+static void add_tickets(struct text *text, const struct server *server) {
+    if (server->storages.sent_bytes > 0) {
+        add(text,
+            "; %zu tickets that nobody has redeemed keep %s that nobody else uses: " TICKET_ADVICE,
+            server->tickets.by_id.count, size_of(server->storages.sent_bytes).text);
+    }
+}
+
 int shortage_text(const struct server *server, uint64_t nbytes, const struct shortage *shortage,
                   char ret_text[WIRE_TEXT_MAX + 1]) {
     const struct segments *segments = &server->segments;
@@ -94,6 +102,7 @@ int shortage_text(const struct server *server, uint64_t nbytes, const struct sho
     add(&text, ", in use %s by %zu tensors", size_of(server->storages.bytes).text,
         server->storages.by_id.count);
     add_largest_holder(&text, server);
+    add_tickets(&text, server);
     add(&text, " (tensorcx clients lists all)");
     log_warn("event=memory.short asked=%" PRIu64 " committed=%" PRIu64 " capacity=%" PRIu64
              " error=%d",

@@ -11,7 +11,8 @@ void storages_init(struct storages *storages) {
 }
 
 void storages_fini(struct storages *storages) {
-    assert(storages->by_id.count == 0 && storages->bytes == 0 && storages->attachments == 0);
+    assert(storages->by_id.count == 0 && storages->attachments == 0);
+    assert(storages->bytes == 0 && storages->sent_bytes == 0);
     table_fini(&storages->by_id);
 }
 
@@ -62,18 +63,36 @@ struct storage *storage_find(const struct storages *storages, uint64_t id) {
     return id && id <= storages->next_id ? table_find(&storages->by_id, id) : NULL;
 }
 
-void storage_ref(struct storage *storage) {
+/* What of it only tickets keep. */
+static uint64_t sent_bytes(const struct storage *storage) {
+    return storage->tickets && storage->tickets == storage->references ? storage->nbytes : 0;
+}
+
+static void add(struct storages *storages, struct storage *storage, int references, int tickets) {
+    storages->sent_bytes -= sent_bytes(storage);
+    storage->references += (uint32_t)references;
+    storage->tickets += (uint32_t)tickets;
+    storages->sent_bytes += sent_bytes(storage);
+}
+
+void storage_ref(struct storages *storages, struct storage *storage) {
     assert(storage->references > 0);
-    storage->references++;
+    add(storages, storage, 1, 0);
+}
+
+void storage_ref_sent(struct storages *storages, struct storage *storage) {
+    assert(storage->references > 0);
+    add(storages, storage, 1, 1);
 }
 
 /* Takes one reference away; with the last one the storage goes to `dead`. */
 static void drop(struct storages *storages, struct storage *storage, struct storage **dead) {
     assert(storage->references > 0);
-    if (--storage->references > 0) {
+    add(storages, storage, -1, 0);
+    if (storage->references > 0) {
         return;
     }
-    assert(storage->holders == 0);
+    assert(storage->holders == 0 && storage->tickets == 0);
     table_remove(&storages->by_id, storage->id);
     storages->bytes -= storage->nbytes;
     storage->next = *dead;
@@ -101,6 +120,11 @@ void storage_unref(struct storages *storages, struct storage *storage) {
         account_return(storage->account, ACCOUNT_STORAGES, 1);
         storage_free(storages, storage);
     }
+}
+
+void storage_unref_sent(struct storages *storages, struct storage *storage) {
+    add(storages, storage, 0, -1);
+    storage_unref(storages, storage);
 }
 
 int storage_write(struct storages *storages, struct storage *storage, const void *bytes,
@@ -139,6 +163,6 @@ int storage_attach(struct storages *storages, struct storage *storage, struct st
     attached->nbytes = other->nbytes + (count ? attached->nbytes : 0);
     storages->attachments++;
     account_charge(storage->account, ACCOUNT_ATTACHMENTS, 1);
-    storage_ref(other);
+    storage_ref(storages, other);
     return STATUS_OK;
 }

@@ -2,8 +2,8 @@
  * storage.h - byte ranges of segments, handed out and counted
  *
  * A storage lives while it has references: one per client that holds it, one per name, one per
- * storage it is attached to. All counts are in this process. Ids are never used twice. Owned by the
- * server; knows segments, not clients, names or messages.
+ * ticket, one per storage it is attached to. All counts are in this process. Ids are never used
+ * twice. Owned by the server; knows segments, not clients, names or messages.
  */
 #pragma once
 
@@ -26,6 +26,7 @@ struct storage {
     struct attached *attached; /* owned; NULL: none */
     uint32_t references;
     uint32_t holders; /* clients among the references */
+    uint32_t tickets; /* tickets among them */
 };
 
 /* Older storages that a storage keeps alive. */
@@ -39,6 +40,7 @@ struct storages {
     struct segments *segments; /* borrowed: outlives us */
     struct table by_id;        /* borrowed values: whoever has a reference owns them together */
     uint64_t max, bytes, attachments;
+    uint64_t sent_bytes; /* of those that only tickets keep */
     uint64_t next_id;
 };
 
@@ -55,8 +57,12 @@ int storage_create(struct storages *storages, struct account *account, uint64_t 
 /* Borrowed, or NULL. */
 struct storage *storage_find(const struct storages *storages, uint64_t id);
 
-void storage_ref(struct storage *storage);
+void storage_ref(struct storages *storages, struct storage *storage);
 void storage_unref(struct storages *storages, struct storage *storage);
+
+/* The same for a ticket's reference. */
+void storage_ref_sent(struct storages *storages, struct storage *storage);
+void storage_unref_sent(struct storages *storages, struct storage *storage);
 
 /* Writes into the storage; `nbytes` at most its size. 0 or a negative errno. */
 int storage_write(struct storages *storages, struct storage *storage, const void *bytes,

@@ -13,7 +13,7 @@ void tickets_init(struct tickets *tickets) {
 
 static void ticket_free(struct tickets *tickets, struct ticket *ticket) {
     account_return(ticket->account, ACCOUNT_TICKETS, 1);
-    storage_unref(tickets->storages, ticket->storage);
+    storage_unref_sent(tickets->storages, ticket->storage);
     free(ticket);
 }
 
@@ -38,7 +38,7 @@ struct ticket *ticket_create(struct tickets *tickets, struct storage *storage,
     }
     *ticket = (struct ticket){.id = ++tickets->next_id, .storage = storage, .account = account};
     account_charge(account, ACCOUNT_TICKETS, 1);
-    storage_ref(storage);
+    storage_ref_sent(tickets->storages, storage);
     list_append(sent, &ticket->link);
     return ticket;
 }

@@ -14,6 +14,9 @@
 #include "storage.h"
 #include "table.h"
 
+/* What to do about too many. */
+#define TICKET_ADVICE "take what is sent, or send less at a time (Queue(maxsize=))"
+
 struct ticket {
     uint64_t id;
     struct storage *storage; /* one reference of ours */

@@ -218,7 +218,7 @@ def test_a_client_has_only_so_many_tickets(tmp_path):
         with pytest.raises(wire.Refused) as error:
             client.ticket(storage)
         assert error.value.status is Status.LIMIT
-        assert "--client-tickets=3" in error.value.text
+        assert "--client-tickets=3" in error.value.text and "maxsize" in error.value.text
         client.redeem(tickets[1], storage)
         client.ticket(storage)
 
@@ -242,7 +242,31 @@ def test_there_are_only_so_many_tickets_whoever_made_them(tmp_path):
         with pytest.raises(wire.Refused) as error:
             client.ticket(storage)
         assert error.value.status is Status.LIMIT
-        assert "--max-storages" in error.value.text
+        assert "--max-storages" in error.value.text and "maxsize" in error.value.text
+
+
+def test_who_finds_no_memory_is_told_what_tickets_keep(tmp_path):
+    with d.Daemon(tmp_path, "--capacity", "64M") as running, running.connect() as client:
+
+        def text():
+            with pytest.raises(wire.Refused) as error:
+                client.alloc(60 * MIB)
+            assert error.value.status is Status.OUT_OF_MEMORY
+            return error.value.text
+
+        storages = [client.alloc(4 * MIB)["storage"] for _ in range(3)]
+        pack = client.alloc(100)["storage"]
+        client.attach(pack, storages[2])
+        tickets = [client.ticket(storage) for storage in (*storages, pack, pack)]
+        assert "tickets" not in text()  # their sender holds it all
+        client.release(*((storage, 1) for storage in storages))
+        assert "5 tickets that nobody has redeemed keep 8 MiB" in text()
+        client.redeem(tickets[0], storages[0])
+        assert "4 tickets that nobody has redeemed keep 4 MiB" in text()
+        client.redeem(tickets[1], storages[1])
+        assert "tickets" not in text()
+        client.release((storages[0], 1), (storages[1], 1), (pack, 1))
+        assert "3 tickets that nobody has redeemed keep 100 bytes" in text()
 
 
 @pytest.mark.parametrize("why", ["its sender holds it", "its lease is not over"])

@@ -57,7 +57,7 @@ TEST(a_storage_is_counted_until_its_last_reference_is_gone) {
     struct account *maker = account_create();
     struct storage *storage = given_storage(&f, maker);
 
-    storage_ref(storage); /* somebody else's */
+    storage_ref(&f.storages, storage); /* somebody else's */
     storage_unref(&f.storages, storage);
     EXPECT_EQ(1, maker->used[ACCOUNT_STORAGES]);
     storage_unref(&f.storages, storage);

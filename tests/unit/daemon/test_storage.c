@@ -74,7 +74,7 @@ TEST(a_storage_goes_with_its_last_reference) {
     struct storage *storage = given_storage(&f);
     uint64_t id = storage->id;
 
-    storage_ref(storage);
+    storage_ref(&f.storages, storage);
     storage_unref(&f.storages, storage);
     EXPECT_TRUE(storage_find(&f.storages, id) == storage);
     storage_unref(&f.storages, storage);
