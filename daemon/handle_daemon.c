@@ -49,6 +49,7 @@ static size_t add_client(struct server *server, size_t used, const struct client
     struct wire_client entry = {.client = client->id,
                                 .storages = holds_count(&client->holds),
                                 .bytes = client->holds.bytes,
+                                .tickets = client->account->used[ACCOUNT_TICKETS],
                                 .waiting = client->waiting,
                                 .age_ms = server_now(server) - client->opened_ms,
                                 .pid = (uint32_t)client->pid,

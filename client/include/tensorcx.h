@@ -403,6 +403,7 @@ typedef struct tcx_peer {
     const char *program;
     uint64_t storages; /* that it holds */
     uint64_t bytes;    /* of these storages */
+    uint64_t tickets;  /* that it has sent and nobody has redeemed */
     uint64_t waiting;  /* its calls that are not yet answered */
     double age;        /* seconds since it connected */
     int connected;     /* 0: its socket is closed, its memory still mapped */

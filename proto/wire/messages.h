@@ -249,6 +249,7 @@ struct wire_client {
     uint64_t client;
     uint64_t storages; /* that it holds */
     uint64_t bytes;    /* of these storages */
+    uint64_t tickets;  /* that it has sent and nobody has redeemed */
     uint64_t waiting;  /* calls not yet answered */
     uint64_t age_ms;
     uint32_t pid; /* as the daemon sees it (SO_PEERCRED) */
@@ -271,6 +272,6 @@ _Static_assert(sizeof(struct wire_grant) == 32, "no padding");
 _Static_assert(sizeof(struct wire_hello) == 24, "HELLO never changes");
 _Static_assert(sizeof(struct wire_hello_reply) == 40, "no padding");
 _Static_assert(sizeof(struct wire_entry) == 64, "no padding");
-_Static_assert(sizeof(struct wire_client) == 56, "no padding");
+_Static_assert(sizeof(struct wire_client) == 64, "no padding");
 _Static_assert(sizeof(struct wire_put) == 24, "no padding");
 _Static_assert(sizeof(struct wire_publish) == 24, "no padding");

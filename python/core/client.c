@@ -446,14 +446,14 @@ static int add_peer(void *context, const tcx_peer_t *peer) {
     core_enter_python();
     PyObject *program =
         PyUnicode_DecodeUTF8(peer->program, (Py_ssize_t)strlen(peer->program), "replace");
-    PyObject *item = program
-                         ? Py_BuildValue("{s:K, s:i, s:i, s:O, s:K, s:K, s:K, s:d, s:O, s:O}", /* */
-                                         "id", peer->id, "pid", peer->pid, "uid", peer->uid,
-                                         "program", program, "tensors", peer->storages, "bytes",
-                                         peer->bytes, "waiting", peer->waiting, "age", peer->age,
-                                         "connected", peer->connected ? Py_True : Py_False,
-                                         "is_self", peer->is_self ? Py_True : Py_False)
-                         : NULL;
+    PyObject *item =
+        program ? Py_BuildValue("{s:K, s:i, s:i, s:O, s:K, s:K, s:K, s:K, s:d, s:O, s:O}", /* */
+                                "id", peer->id, "pid", peer->pid, "uid", peer->uid, "program",
+                                program, "tensors", peer->storages, "bytes", peer->bytes, "tickets",
+                                peer->tickets, "waiting", peer->waiting, "age", peer->age,
+                                "connected", peer->connected ? Py_True : Py_False, "is_self",
+                                peer->is_self ? Py_True : Py_False)
+                : NULL;
     int failed = !item || PyList_Append(context, item) < 0;
     Py_XDECREF(item);
     Py_XDECREF(program);

@@ -206,6 +206,7 @@ def _clients(options: argparse.Namespace) -> None:
             peer["program"] + (" (this one)" if peer["is_self"] else ""),
             peer["tensors"],
             _bytes(peer["bytes"]),
+            peer["tickets"],
             peer["waiting"],
             _age(peer["age"]),
             "connected" if peer["connected"] else "memory mapped",
@@ -213,8 +214,8 @@ def _clients(options: argparse.Namespace) -> None:
         for peer in peers
     ]
     user = ["USER"] if several else []
-    header = ("PID", *user, "PROGRAM", "TENSORS", "BYTES", "WAITING", "AGE", "STATE")
-    _table(header, rows, right=("PID", "USER", "TENSORS", "BYTES", "WAITING", "AGE"))
+    header = ("PID", *user, "PROGRAM", "TENSORS", "BYTES", "TICKETS", "WAITING", "AGE", "STATE")
+    _table(header, rows, right=("PID", "USER", "TENSORS", "BYTES", "TICKETS", "WAITING", "AGE"))
 
 
 def _stats(options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -104,11 +105,13 @@ def test_put_and_get_say_what_they_cannot_do(tmp_path, published):
 
 def test_clients_shows_who_holds_what(published):
     held = cx.get("frames/left")
+    sent = pickle.dumps(held.ref())
     lines = [line.split() for line in output("clients").splitlines()]
-    assert lines[0] == ["PID", "PROGRAM", "TENSORS", "BYTES", "WAITING", "AGE", "STATE"]
+    assert lines[0] == ["PID", "PROGRAM", "TENSORS", "BYTES", "TICKETS", "WAITING", "AGE", "STATE"]
     (mine,) = [line for line in lines if line[0] == str(os.getpid())]
-    assert "2.0" in mine and "connected" in mine
+    assert "2.0 MiB 1 0 " in " ".join(mine) and "connected" in mine  # one ticket, nothing waits
     assert any("(this one)" in " ".join(line) for line in lines)
+    pickle.loads(sent).close()
     held.close()
 
 

@@ -1,6 +1,7 @@
 """The daemon as the package shows it: counters, clients, connecting and closing."""
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -37,6 +38,11 @@ def test_clients_tell_who_holds_what():
     assert me["is_self"] and me["connected"]
     assert me["tensors"] == 1
     assert me["bytes"] >= t.nbytes
+    refs = [pickle.dumps(t.ref()) for _ in range(3)]
+    assert cx.clients()[0]["tickets"] == 3
+    for left in (2, 1, 0):
+        pickle.loads(refs.pop())
+        assert cx.clients()[0]["tickets"] == left
     assert Path(f"/proc/{me['pid']}").exists()
 
 
