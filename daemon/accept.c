@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "bytes.h"
 #include "client.h"
 #include "log.h"
 #include "poller.h"
@@ -224,10 +225,6 @@ static uint64_t look(struct acceptor *acceptor, uint64_t now_ms) {
     return acceptor->look_ms;
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms) {
     bool has_room = acceptor->is_crowded && acceptor->server->silent_count < acceptor->silent_max;
 
@@ -244,7 +241,7 @@ uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms) {
     uint64_t rest_ms = acceptor->rest_until_ms ? acceptor->rest_until_ms : UINT64_MAX;
     uint64_t look_ms = look(acceptor, now_ms);
     uint64_t restore_ms = acceptor->restore_ms ? acceptor->restore_ms : UINT64_MAX;
-    return sooner(rest_ms, sooner(look_ms, restore_ms));
+    return bytes_least(rest_ms, bytes_least(look_ms, restore_ms));
 }
 
 void acceptor_start(struct acceptor *acceptor, struct server *server,

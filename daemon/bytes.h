@@ -1,5 +1,5 @@
 /*
- * bytes.h - small sums with sizes
+ * bytes.h - small sums with sizes, or times
  */
 #pragma once
 

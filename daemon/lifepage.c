@@ -14,8 +14,12 @@
 #include "log.h"
 #include "messages.h"
 
+enum { RETRY_MS = 1000 };
+
 void lifepages_init(struct lifepages *pages) {
     table_init(&pages->pages);
+    pages->has_lost = false;
+    pages->retry_ms = 0;
     pages->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (pages->fd < 0) {
         log_warn("event=lifepage.none error=\"%s\"", strerror(errno));
@@ -144,8 +148,9 @@ static int find_living(const struct lifepages *pages, struct table *living) {
     return r;
 }
 
-/* The queue overflowed and events are lost: looks at every watch. */
-static void look_at_all(struct lifepages *pages) {
+/* Events are lost: looks at every watch. Returns whether that could be done. */
+static bool look_at_all(struct lifepages *pages) {
+    bool is_done = false;
     size_t count = 0;
     size_t cursor = 0;
     uint64_t descriptor;
@@ -153,8 +158,8 @@ static void look_at_all(struct lifepages *pages) {
     struct table living = {0};
     int *dead = calloc(pages->pages.count + 1, sizeof *dead);
 
-    log_warn("event=lifepage.overflow watches=%zu", pages->pages.count);
     if (dead && find_living(pages, &living) == 0) {
+        is_done = true;
         while (table_next(&pages->pages, &cursor, &descriptor, &page)) {
             if (!table_find(&living, descriptor)) {
                 dead[count++] = (int)descriptor;
@@ -166,6 +171,7 @@ static void look_at_all(struct lifepages *pages) {
     }
     free(dead);
     table_fini(&living);
+    return is_done;
 }
 
 void lifepages_read(struct lifepages *pages) {
@@ -176,11 +182,20 @@ void lifepages_read(struct lifepages *pages) {
         for (ssize_t at = 0; at < n;) {
             const struct inotify_event *event = (const struct inotify_event *)(buffer + at);
             if (event->mask & IN_Q_OVERFLOW) {
-                look_at_all(pages);
+                log_warn("event=lifepage.overflow watches=%zu", pages->pages.count);
+                pages->has_lost = !look_at_all(pages);
             } else {
                 closed(pages, event->wd);
             }
             at += (ssize_t)(sizeof *event + event->len);
         }
     }
+}
+
+uint64_t lifepages_do_due(struct lifepages *pages, uint64_t now_ms) {
+    if (pages->has_lost && pages->retry_ms <= now_ms) {
+        pages->has_lost = !look_at_all(pages);
+        pages->retry_ms = now_ms + RETRY_MS;
+    }
+    return pages->has_lost ? pages->retry_ms : UINT64_MAX;
 }

@@ -8,6 +8,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 #include "table.h"
 
 struct lifepage {
@@ -18,6 +20,8 @@ struct lifepage {
 struct lifepages {
     int fd;             /* owned: inotify; -1: not to be had, then there are no pages */
     struct table pages; /* watch -> struct lifepage, borrowed */
+    bool has_lost;      /* events, and could not find out yet whose */
+    uint64_t retry_ms;  /* when to try that again */
 };
 
 /* Without inotify a warning is logged, and the socket alone will decide. */
@@ -40,6 +44,9 @@ void lifepage_forget(struct lifepages *pages, struct lifepage *page);
 
 /* Reads what inotify has to say and calls `closed`. */
 void lifepages_read(struct lifepages *pages);
+
+/* Tries again what lifepages_read() had no memory or descriptor for. Returns when next. */
+uint64_t lifepages_do_due(struct lifepages *pages, uint64_t now_ms);
 
 static inline int lifepage_is_open(const struct lifepage *page) {
     return page->watch != 0;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "bytes.h"
 #include "client.h"
 #include "closer.h"
 #include "dispatch.h"
@@ -37,10 +38,6 @@ static uint64_t now_of(void *server) {
 }
 
 /* ----------------------------------------------------------------------------------------- time */
-
-static uint64_t sooner(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
 
 bool server_is_idle(const struct server *server) {
     return server->clients_count == 0 && server->catalog.count == 0 &&
@@ -71,20 +68,21 @@ static uint64_t idle_end(struct server *server) {
     return server->idle_since_ms + server->options->idle_exit_ms;
 }
 
-/* Does what is due. Returns when the next thing is. */
+/* Does what is due. Returns when the next thing is. What may end clients comes first. */
 static uint64_t do_due(struct server *server) {
     uint64_t now_ms = server_now(server);
-    uint64_t due_ms = catalog_expire(&server->catalog, now_ms);
+    uint64_t due_ms = lifepages_do_due(&server->pages, now_ms);
 
-    due_ms = sooner(due_ms, expire_tickets(server));
-    due_ms = sooner(due_ms, warm_expire(&server->segments, now_ms));
-    due_ms = sooner(due_ms, reserve_refill(&server->segments, now_ms));
-    due_ms = sooner(due_ms, acceptor_do_due(&server->acceptor, now_ms));
+    due_ms = bytes_least(due_ms, acceptor_do_due(&server->acceptor, now_ms));
+    due_ms = bytes_least(due_ms, catalog_expire(&server->catalog, now_ms));
+    due_ms = bytes_least(due_ms, expire_tickets(server));
+    due_ms = bytes_least(due_ms, warm_expire(&server->segments, now_ms));
+    due_ms = bytes_least(due_ms, reserve_refill(&server->segments, now_ms));
     uint64_t end_ms = idle_end(server);
     if (end_ms <= now_ms) {
         server->stop_reason = server->acceptor.is_replaced ? "replaced" : "idle";
     }
-    return sooner(due_ms, end_ms);
+    return bytes_least(due_ms, end_ms);
 }
 
 static void on_timer(uv_timer_t *timer) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "fixture.h"
@@ -103,6 +104,31 @@ TEST(lost_events_are_made_up_for) {
             close(owners[i].fd);
         }
     }
+    lifepages_fini(&pages);
+}
+
+TEST(without_a_descriptor_lost_events_are_made_up_for_later) {
+    struct lifepages pages;
+    struct owner gone, alive;
+    struct rlimit before;
+    setup(&pages);
+    given_page(&pages, &gone);
+    given_page(&pages, &alive);
+
+    overflow(&pages);
+    close(gone.fd);
+    EXPECT_EQ(0, getrlimit(RLIMIT_NOFILE, &before));
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, before.rlim_max}));
+    lifepages_read(&pages);
+    EXPECT_EQ(2000, lifepages_do_due(&pages, 1000));
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &before));
+    EXPECT_EQ(2000, lifepages_do_due(&pages, 1999));
+    EXPECT_EQ(0, gone.closed);
+    EXPECT_EQ(UINT64_MAX, lifepages_do_due(&pages, 2000));
+    EXPECT_EQ(1, gone.closed);
+    EXPECT_EQ(0, alive.closed);
+    lifepage_forget(&pages, &alive.page);
+    close(alive.fd);
     lifepages_fini(&pages);
 }
 
