@@ -206,19 +206,23 @@ int handle_attach(struct call *call, const struct wire_attach *request,
         return stale(call, request->storage);
     }
     int r = check_attach(call, storage, count);
-    for (int i = 0; i < count && r == STATUS_OK; i++) {
-        r = storage_attach(storages, storage, storage_find(storages, id_at(call, i)));
-        if (r == STATUS_LIMIT) {
-            return call_fail(call, r,
-                             "%" PRIu64 " storages are attached to others: the limit is "
-                             "--max-storages",
-                             storages->attachments);
-        }
-        if (r != STATUS_OK) {
-            return call_no_books(call);
-        }
+    if (r != STATUS_OK) {
+        return r;
     }
-    return r;
+    r = storage_reserve(storages, storage, (uint32_t)count);
+    if (r == STATUS_LIMIT) {
+        return call_fail(call, r,
+                         "%" PRIu64 " storages are attached to others and this is about %d more: "
+                         "the limit is --max-storages=%" PRIu64,
+                         storages->attachments, count, storages->max);
+    }
+    if (r != STATUS_OK) {
+        return call_no_books(call);
+    }
+    for (int i = 0; i < count; i++) {
+        storage_attach(storages, storage, storage_find(storages, id_at(call, i)));
+    }
+    return STATUS_OK;
 }
 
 int handle_alive(struct call *call, const struct wire_alive *request,

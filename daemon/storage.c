@@ -141,28 +141,44 @@ uint64_t storage_reach(const struct storage *storage) {
     return storage->nbytes + (storage->attached ? storage->attached->nbytes : 0);
 }
 
-int storage_attach(struct storages *storages, struct storage *storage, struct storage *other) {
+/* How many have room where there are `count`. */
+static size_t room_for(uint32_t count) {
+    size_t room = count > 0;
+
+    while (room < count) {
+        room *= 2;
+    }
+    return room;
+}
+
+int storage_reserve(struct storages *storages, struct storage *storage, uint32_t more) {
     struct attached *attached = storage->attached;
     uint32_t count = attached_count(storage);
+    size_t room = room_for(count + more);
 
-    assert(other->id < storage->id);
-    if (storages->attachments >= storages->max) {
+    if (storages->attachments > storages->max || more > storages->max - storages->attachments) {
         return STATUS_LIMIT;
     }
-    /* Doubles whenever the count is a power of two. */
-    if ((count & (count - 1)) == 0) {
-        size_t room = count ? 2 * (size_t)count : 1;
+    if (room > room_for(count)) {
         attached = realloc(attached, sizeof *attached + room * sizeof(struct storage *));
         if (!attached) {
             return STATUS_INTERNAL;
         }
+        if (!storage->attached) {
+            *attached = (struct attached){0};
+        }
         storage->attached = attached;
     }
-    attached->storages[count] = other;
-    attached->count = count + 1;
-    attached->nbytes = other->nbytes + (count ? attached->nbytes : 0);
+    return STATUS_OK;
+}
+
+void storage_attach(struct storages *storages, struct storage *storage, struct storage *other) {
+    struct attached *attached = storage->attached;
+
+    assert(other->id < storage->id);
+    attached->storages[attached->count++] = other;
+    attached->nbytes += other->nbytes;
     storages->attachments++;
     account_charge(storage->account, ACCOUNT_ATTACHMENTS, 1);
     storage_ref(storages, other);
-    return STATUS_OK;
 }

@@ -71,6 +71,9 @@ int storage_write(struct storages *storages, struct storage *storage, const void
 /* Bytes of `storage` and of those attached to it: what a bundle's name keeps alive. */
 uint64_t storage_reach(const struct storage *storage);
 
-/* From now on `storage` keeps `other`, an older storage, alive. STATUS_OK; STATUS_LIMIT: all
- * together have `max` attachments; STATUS_INTERNAL. */
-int storage_attach(struct storages *storages, struct storage *storage, struct storage *other);
+/* Makes room to attach `more` to `storage`. STATUS_OK; STATUS_LIMIT: all together would have more
+ * than `max` attachments; STATUS_INTERNAL. */
+int storage_reserve(struct storages *storages, struct storage *storage, uint32_t more);
+
+/* From now on `storage` keeps `other`, an older storage, alive. There is room. */
+void storage_attach(struct storages *storages, struct storage *storage, struct storage *other);

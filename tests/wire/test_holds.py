@@ -5,6 +5,7 @@ import os
 
 import pytest
 import wire
+from daemon import Daemon
 from wire import Refused
 from wire_table import CONSTANTS, Status
 
@@ -150,6 +151,18 @@ def test_attach_takes_only_older_storages_that_the_client_holds(daemon, client, 
         client.release((older, 1), (pack, 1), (younger, 1))
         other.release((foreign, 1))
         daemon.settle(storages=0)  # a failed ATTACH attached nothing
+
+
+def test_more_than_may_be_attached_is_not_attached_in_part(tmp_path):
+    with Daemon(tmp_path, "--max-storages", "4") as running, running.connect() as client:
+        old, pack = client.alloc(10)["storage"], client.alloc(20)["storage"]
+        client.attach(pack, old)
+        with pytest.raises(Refused, match="--max-storages=4") as refused:
+            client.attach(pack, *[old] * 4)
+        assert refused.value.status is Status.LIMIT
+        client.attach(pack, *[old] * 3)
+        client.release((old, 1), (pack, 1))
+        assert client.stats()["storages"] == 0
 
 
 def test_publishing_a_foreign_storage_is_refused(daemon, client):

@@ -174,6 +174,15 @@ TEST(a_storage_lives_while_one_of_two_clients_holds_it) {
     EXPECT_TRUE(storage_find(&f.storages, id) == NULL);
 }
 
+static int attach(struct fixture *f, struct storage *storage, struct storage *other) {
+    int r = storage_reserve(&f->storages, storage, 1);
+
+    if (r == STATUS_OK) {
+        storage_attach(&f->storages, storage, other);
+    }
+    return r;
+}
+
 TEST(what_is_attached_lives_as_long_as_what_it_is_attached_to) {
     struct fixture f;
     setup(&f);
@@ -181,7 +190,7 @@ TEST(what_is_attached_lives_as_long_as_what_it_is_attached_to) {
     struct storage *pack = given_storage(&f);
     uint64_t id = old->id;
 
-    EXPECT_EQ(STATUS_OK, storage_attach(&f.storages, pack, old));
+    EXPECT_EQ(STATUS_OK, attach(&f, pack, old));
     storage_unref(&f.storages, old);
     EXPECT_TRUE(storage_find(&f.storages, id) == old);
     storage_unref(&f.storages, pack);
@@ -197,7 +206,7 @@ TEST(a_long_chain_of_attachments_ends_without_recursion) {
 
     for (int i = 1; i < LIMIT; i++) {
         struct storage *next = given_storage(&f);
-        EXPECT_EQ(STATUS_OK, storage_attach(&f.storages, next, last));
+        EXPECT_EQ(STATUS_OK, attach(&f, next, last));
         storage_unref(&f.storages, last);
         last = next;
     }
@@ -214,9 +223,33 @@ TEST(a_storage_attached_twice_is_let_go_twice) {
     struct storage *pack = given_storage(&f);
 
     for (int i = 0; i < 5; i++) {
-        EXPECT_EQ(STATUS_OK, storage_attach(&f.storages, pack, old));
+        EXPECT_EQ(STATUS_OK, attach(&f, pack, old));
     }
     EXPECT_EQ(6, old->references);
+    storage_unref(&f.storages, pack);
+    EXPECT_EQ(1, old->references);
+    storage_unref(&f.storages, old);
+    teardown(&f);
+}
+
+TEST(room_for_attachments_is_made_for_many_or_none) {
+    struct fixture f;
+    setup(&f);
+    f.storages.max = 20;
+    struct storage *old = given_storage(&f);
+    struct storage *pack = given_storage(&f);
+
+    EXPECT_EQ(STATUS_OK, storage_reserve(&f.storages, pack, 0));
+    EXPECT_TRUE(!pack->attached);
+    EXPECT_EQ(STATUS_LIMIT, storage_reserve(&f.storages, pack, 21));
+    for (int more = 5; more <= 15; more += 10) {
+        EXPECT_EQ(STATUS_OK, storage_reserve(&f.storages, pack, (uint32_t)more));
+        for (int i = 0; i < more; i++) {
+            storage_attach(&f.storages, pack, old);
+        }
+    }
+    EXPECT_EQ(STATUS_LIMIT, storage_reserve(&f.storages, pack, 1));
+    EXPECT_EQ(20, f.account.used[ACCOUNT_ATTACHMENTS]);
     storage_unref(&f.storages, pack);
     EXPECT_EQ(1, old->references);
     storage_unref(&f.storages, old);
@@ -231,9 +264,9 @@ TEST(a_limit_on_attachments_is_kept) {
     struct storage *pack = given_storage(&f);
 
     for (int i = 0; i < 3; i++) {
-        EXPECT_EQ(STATUS_OK, storage_attach(&f.storages, pack, old));
+        EXPECT_EQ(STATUS_OK, attach(&f, pack, old));
     }
-    EXPECT_EQ(STATUS_LIMIT, storage_attach(&f.storages, pack, old));
+    EXPECT_EQ(STATUS_LIMIT, attach(&f, pack, old));
     EXPECT_EQ(4, old->references);
     EXPECT_EQ(3, f.account.used[ACCOUNT_ATTACHMENTS]);
     storage_unref(&f.storages, pack);
