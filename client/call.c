@@ -128,10 +128,13 @@ static void take_back(struct session *session, uint16_t opcode, const void *body
     const char *tail = (const char *)body + wire_rule(opcode)->reply_size;
 
     switch (opcode) {
+    case MESSAGE_REDEEM:
+        storage_put_off(session, ((const struct wire_redeem_reply *)body)->grant.storage);
+        storages_return(session, body, 1);
+        break;
     case MESSAGE_ALLOC:
     case MESSAGE_PUT:
     case MESSAGE_GET:
-    case MESSAGE_REDEEM:
         storages_return(session, body, 1);
         break;
     case MESSAGE_HOLD:

@@ -152,8 +152,8 @@ static int create(struct session *session, const struct wire_grant *grant,
     return STATUS_OK;
 }
 
-int storage_take(struct session *session, const struct wire_grant *grant,
-                 struct storage **ret_storage) {
+int storage_enter(struct session *session, const struct wire_grant *grant,
+                  struct storage **ret_storage) {
     struct storage key = {.id = grant->storage};
     struct storage *storage;
     int r = grant->storage == 0  ? error(STATUS_INTERNAL, "tensorcxd gave a storage without id")
@@ -170,10 +170,17 @@ int storage_take(struct session *session, const struct wire_grant *grant,
     } else if (r == STATUS_OK) {
         r = create(session, grant, ret_storage);
     }
-    if (r != STATUS_OK) {
-        storages_return(session, grant, 1);
-    }
     session_unlock(session);
+    return r;
+}
+
+int storage_take(struct session *session, const struct wire_grant *grant,
+                 struct storage **ret_storage) {
+    int r = storage_enter(session, grant, ret_storage);
+
+    if (r != STATUS_OK) {
+        storage_decline(session, grant);
+    }
     return r;
 }
 
@@ -301,4 +308,11 @@ void storages_return(struct session *session, const void *grants, size_t count) 
             filled = 0;
         }
     }
+}
+
+void storage_put_off(struct session *session, uint64_t id) {
+    struct wire_ticket fixed = {.storage = id};
+    struct frame frame = REQUEST(TICKET, &fixed);
+
+    call_detach(session, &frame);
 }

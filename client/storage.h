@@ -34,6 +34,10 @@ struct storage {
 int storage_take(struct session *session, const struct wire_grant *grant,
                  struct storage **ret_storage);
 
+/* The same, but on failure the grant is still the caller's. */
+int storage_enter(struct session *session, const struct wire_grant *grant,
+                  struct storage **ret_storage);
+
 /* Fresh storage of `nbytes` bytes with one reference. Asks the daemon. As call_run(), or as
  * segment_map(). */
 int storage_allocate(struct session *session, uint64_t nbytes, struct storage **ret_storage);
@@ -59,3 +63,7 @@ void storages_drain(struct session *session);
 
 /* Returns grants that were never turned into storages, one each. Lock held. */
 void storages_return(struct session *session, const void *grants, size_t count);
+
+/* Before the grant that a redeemed ticket brought is returned unused: the memory stays for another
+ * attempt, as long as the lease of a new ticket. Lock held. */
+void storage_put_off(struct session *session, uint64_t id);

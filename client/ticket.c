@@ -14,7 +14,6 @@
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
-#include "segment.h"
 
 #define MAGIC 0x31544b4354584354u /* "TCXTCKT1" */
 
@@ -191,29 +190,6 @@ static int parse(const void *ticket, size_t nbytes, struct ticket *ret_head,
     return wrong ? error(STATUS_INVALID, "this is no ticket of tensorcx: %s", wrong) : STATUS_OK;
 }
 
-/* Gives the grant back, but the memory stays for another attempt: as long as a ticket's lease. */
-static void put_off(struct session *session, const struct wire_grant *grant) {
-    struct wire_ticket fixed = {.storage = grant->storage};
-    struct frame frame = REQUEST(TICKET, &fixed);
-
-    session_lock(session);
-    call_detach(session, &frame);
-    storages_return(session, grant, 1);
-    session_unlock(session);
-}
-
-/* Turns the grant into a storage. As storage_take(). */
-static int take(struct session *session, const struct wire_grant *grant,
-                struct storage **ret_storage) {
-    int r = grant->nbytes > 0 ? segment_map(session, grant->segment) : STATUS_OK;
-
-    if (r != STATUS_OK) {
-        put_off(session, grant);
-        return r;
-    }
-    return storage_take(session, grant, ret_storage);
-}
-
 /* The storage that the ticket is for. Asks the daemon. */
 static int redeem(struct session *session, const struct ticket *head, const struct desc *desc,
                   struct storage **ret_storage) {
@@ -239,9 +215,32 @@ static int redeem(struct session *session, const struct ticket *head, const stru
     } else if (wrong) {
         r = error(STATUS_INVALID, "this is no ticket of tensorcx: %s", wrong);
     } else {
-        return take(session, &grant, ret_storage);
+        r = storage_enter(session, &grant, ret_storage);
+        if (r == STATUS_OK) {
+            return r;
+        }
+        session_lock(session);
+        storage_put_off(session, grant.storage);
+        session_unlock(session);
     }
     storage_decline(session, &grant);
+    return r;
+}
+
+/* Opens what the ticket was for. Takes the storage, also on failure. */
+static int open_redeemed(struct session *session, struct storage *storage, const struct desc *desc,
+                         tcx_tensor_t **ret_tensor, tcx_bundle_t **ret_bundle) {
+    static const struct name_tag no_name;
+
+    storage_ref(storage);
+    int r = desc->flags & DESC_BUNDLE ? bundle_open(session, storage, desc, 0, &no_name, ret_bundle)
+                                      : tensor_from_desc(storage, desc, 0, &no_name, ret_tensor);
+    if (r != STATUS_OK) {
+        session_lock(session);
+        storage_put_off(session, storage->id);
+        session_unlock(session);
+    }
+    storage_unref(storage);
     return r;
 }
 
@@ -261,7 +260,6 @@ static int find_session(tcx_client_t *client, const struct ticket *head,
 
 int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes, tcx_tensor_t **ret_tensor,
                tcx_bundle_t **ret_bundle) {
-    static const struct name_tag no_name;
     struct ticket head;
     struct desc desc;
     struct session *session;
@@ -281,10 +279,8 @@ int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes, tcx_tens
         return r;
     }
     r = redeem(session, &head, &desc, &storage);
-    if (r == STATUS_OK && is_bundle) {
-        r = bundle_open(session, storage, &desc, 0, &no_name, ret_bundle);
-    } else if (r == STATUS_OK) {
-        r = tensor_from_desc(storage, &desc, 0, &no_name, ret_tensor);
+    if (r == STATUS_OK) {
+        r = open_redeemed(session, storage, &desc, ret_tensor, ret_bundle);
     }
     session_unref(session);
     return r;

@@ -207,6 +207,23 @@ def test_a_daemon_that_does_not_answer_is_a_timeout(start, client, receivers, mo
     daemon.settle(tickets=0, holds=0, bytes=0)
 
 
+def test_a_ticket_whose_redemption_timed_out_is_good_later(start, client, receivers, monkeypatch):
+    monkeypatch.setenv("TENSORCX_TIMEOUT", "0.3")
+    daemon = start("--ticket-lease", "0.01")  # not before it has no client
+    sender = client(daemon)
+    pickle.loads(pickle.dumps(sender.zeros(10).ref())).close()  # connects
+    receiver = receivers[str(daemon.path)]
+    data = pickle.dumps(sender.full(10, 7).ref())
+    daemon.settle(holds=0)
+    os.kill(daemon.pid, signal.SIGSTOP)
+    with pytest.raises(cx.Timeout):
+        pickle.loads(data)
+    os.kill(daemon.pid, signal.SIGCONT)
+    receiver.stats()  # the answer that came too late is read
+    daemon.settle(holds=0, tickets=1)
+    assert is_all(pickle.loads(data), 7)
+
+
 # ------------------------------------------------------------------------------------------- killed
 
 

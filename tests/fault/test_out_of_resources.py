@@ -113,6 +113,22 @@ def test_from_some_time_on_in_a_client(in_client, operation):
     fail_everywhere(in_client, operation, [MEMORY, MAPPING, DESCRIPTOR], TO_THE_END)
 
 
+@pytest.mark.parametrize("operation", ["redeem", "redeem-bundle"])
+def test_a_ticket_that_could_not_be_redeemed_is_good_later(in_client, operation):
+    client, accidents = in_client.client, in_client.accidents
+    for kind in (MEMORY, MAPPING, DESCRIPTOR):
+        for at in count(1):
+            client.prepare(operation)
+            accidents.plan(kind, at)
+            status, _ = client.act(operation)
+            happened = accidents.end()
+            if status != Status.OK:
+                assert client.act(operation) == (0, "")
+            in_client.end()
+            if not happened:
+                break
+
+
 @each_operation
 def test_once_in_the_daemon(in_daemon, operation):
     fail_everywhere(in_daemon, operation, [MEMORY, MAPPING, DESCRIPTOR, MESSAGE])

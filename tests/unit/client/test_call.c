@@ -216,7 +216,7 @@ TEST(a_late_hold_gives_all_its_grants_back) {
     peer_destroy(peer);
 }
 
-TEST(a_late_redeemed_ticket_gives_its_grant_back) {
+TEST(a_late_redeemed_ticket_becomes_a_new_one_and_gives_its_grant_back) {
     struct peer *peer = peer_create(&impatient);
     struct wire_redeem fixed = {.ticket = 1, .storage = 7};
     struct frame frame = REQUEST(REDEEM, &fixed);
@@ -228,6 +228,8 @@ TEST(a_late_redeemed_ticket_gives_its_grant_back) {
     peer_reply(peer, MESSAGE_REDEEM, request, STATUS_OK, &reply, sizeof reply, -1);
     EXPECT_EQ(STATUS_TIMEOUT, call_run(peer->session, &stats_frame, 0, &call));
     peer_receive(peer, MESSAGE_STATS);
+    const struct wire_ticket *ticket = (const void *)(peer_receive(peer, MESSAGE_TICKET) + 1);
+    EXPECT_EQ(7, ticket->storage);
     expect_release(peer, 7, 1);
     peer_destroy(peer);
 }
