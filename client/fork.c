@@ -1,6 +1,5 @@
 #include "fork.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/mman.h>
@@ -10,6 +9,7 @@
 #include "client.h"
 #include "mapping.h"
 #include "outbox.h"
+#include "page.h"
 #include "session.h"
 #include "storage.h"
 
@@ -19,19 +19,14 @@ static struct session *sessions;   /* not owned, newest first; guarded by `lock`
 static uint64_t last_serial;       /* guarded by `lock` */
 static struct tcx_client *clients; /* not owned; guarded by `lock` */
 
-/* A page that is alive as long as somebody has it mapped, and a descriptor of the same open file;
- * NULL: not to be had. */
-static void *create_page(int *ret_fd) {
-    void *page = MAP_FAILED;
-    int fd = memfd_create("tensorcx-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+/* A fork page, mapped, and a descriptor of the same open file; NULL: not to be had. */
+static void *map_page(int *ret_fd) {
+    int fd = page_create("tensorcx-fork");
 
     if (fd < 0) {
         return NULL;
     }
-    if (ftruncate(fd, WIRE_PAGE_NBYTES) == 0 &&
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-        page = mmap(NULL, WIRE_PAGE_NBYTES, PROT_READ, MAP_SHARED, fd, 0);
-    }
+    void *page = mmap(NULL, WIRE_PAGE_NBYTES, PROT_READ, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED) {
         close(fd);
         return NULL;
@@ -51,7 +46,7 @@ static void keep_for_child(struct session *session) {
 
     storages_drain(session);
     if (session->by_id && !atomic_load(&session->is_dead)) {
-        session->fork_page = create_page(&frame.fd);
+        session->fork_page = map_page(&frame.fd);
         if (outbox_send(session, &frame) == NO_MEMORY) {
             session_die(session, "there was no memory to tell it of a fork");
         } else if (session->outbox && session->life_page) {

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "log.h"
 #include "messages.h"
+#include "page.h"
 
 enum { RETRY_MS = 1000 };
 
@@ -32,22 +32,6 @@ void lifepages_fini(struct lifepages *pages) {
         close(pages->fd);
         pages->fd = -1;
     }
-}
-
-/* A sealed page, so that nobody who maps it can be hurt by another. */
-static int page_create(void) {
-    int fd = memfd_create("tensorcx-life", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-    if (fd < 0) {
-        return -errno;
-    }
-    if (ftruncate(fd, WIRE_PAGE_NBYTES) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        int r = -errno;
-        close(fd);
-        return r;
-    }
-    return fd;
 }
 
 /* 0 or a negative errno. */
@@ -75,7 +59,7 @@ int lifepage_open(struct lifepages *pages, struct lifepage *page, int *ret_fd) {
     if (pages->fd < 0) {
         return 0;
     }
-    int fd = page_create();
+    int fd = page_create("tensorcx-life");
     if (fd < 0) {
         return fd;
     }
