@@ -16,7 +16,7 @@
 #include "server.h"
 #include "status.h"
 
-enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000, RESTORE_MS = 1000, LOOK_MS = 10000 };
+enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000, NAP_MS = 20, RESTORE_MS = 1000, LOOK_MS = 10000 };
 
 /* Connections that have not said HELLO: how many there may be, and how long one is safe. */
 enum { SILENT_MIN = 16, SILENT_MAX = 4096, SILENT_MS = 1000 };
@@ -107,9 +107,10 @@ static bool accept_with_reserve(struct acceptor *acceptor) {
         refuse(acceptor, fd, "the daemon has no descriptor left: raise its RLIMIT_NOFILE");
         return true;
     }
-    /* accept() wants a descriptor before it looks whether anybody is there. */
+    /* accept() wants a descriptor before it looks whether anybody is there. The one before may not
+     * be closed yet. */
     if (errno != EAGAIN) {
-        rest(acceptor);
+        rest_until(acceptor, server_now(acceptor->server) + NAP_MS);
     }
     open_reserve(acceptor);
     return false;
