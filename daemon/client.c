@@ -24,6 +24,9 @@ enum { MESSAGES_PER_EVENT = 32, DESCRIPTORS_UNREAD_MAX = 64 };
 /* Every message in a socket takes the kernel more than this. */
 enum { UNREAD_MESSAGE_MIN = 512 };
 
+/* How often a kernel without memory for a reply is asked again. */
+enum { STARVED_MS = 5 };
+
 /* A reply that the socket did not take yet. */
 struct unsent {
     struct list link; /* client::output */
@@ -135,9 +138,13 @@ static void on_hold_freed(struct forkpages *forks, struct heap_node *node) {
 static void on_event(uv_poll_t *poll, int status, int events);
 
 static void watch(struct client *client) {
-    int events = UV_READABLE | (list_is_empty(&client->output) ? 0 : UV_WRITABLE);
+    struct server *server = client->server;
+    bool waits_for_room = !list_is_empty(&client->output) && !client->is_starved;
 
-    uv_poll_start(client->poll, events, on_event);
+    if (client->is_starved && !server->resend_ms) {
+        server->resend_ms = server_now(server) + STARVED_MS;
+    }
+    uv_poll_start(client->poll, UV_READABLE | (waits_for_room ? UV_WRITABLE : 0), on_event);
 }
 
 static void keep_for_later(struct client *client, const struct frame *frame) {
@@ -175,9 +182,11 @@ static int send_refusal(const struct client *client, const struct wire_header *h
     return connection_send(client->fd, &frame);
 }
 
-/* Whether a send that failed with `r` is to be tried again once the socket is writable. */
-static bool is_for_later(int r) {
-    return r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM;
+/* Whether a send that ended with `r` is to be tried again: once the socket is writable, or after a
+ * while. */
+static bool is_for_later(struct client *client, int r) {
+    client->is_starved = r == -ENOBUFS || r == -ENOMEM;
+    return client->is_starved || r == -EAGAIN;
 }
 
 /* Nobody will read this reply. That is no reason to close: what the peer has sent before it ended,
@@ -190,11 +199,15 @@ void client_send(struct client *client, const struct frame *frame) {
     if (!client_is_connected(client)) {
         return;
     }
-    int r = list_is_empty(&client->output) ? connection_send(client->fd, frame) : -EAGAIN;
+    if (!list_is_empty(&client->output)) {
+        keep_for_later(client, frame);
+        return;
+    }
+    int r = connection_send(client->fd, frame);
     if (r == -ETOOMANYREFS) {
         r = send_refusal(client, &frame->header);
     }
-    if (is_for_later(r)) {
+    if (is_for_later(client, r)) {
         keep_for_later(client, frame);
     } else if (r < 0 && !is_in_vain(r)) {
         client_close(client, strerror(-r), false);
@@ -216,8 +229,8 @@ static void flush(struct client *client) {
     while (!list_is_empty(&client->output)) {
         struct unsent *unsent = container_of(client->output.next, struct unsent, link);
         int r = send_unsent(client, unsent);
-        if (is_for_later(r)) {
-            return;
+        if (is_for_later(client, r)) {
+            break;
         }
         if (r < 0 && !is_in_vain(r)) {
             client_close(client, strerror(-r), false);
@@ -227,6 +240,27 @@ static void flush(struct client *client) {
         unsent_free(unsent);
     }
     watch(client);
+}
+
+/* Who is refused goes when it has been told. */
+static void leave(struct client *client) {
+    if (client_is_connected(client) && client->is_leaving && list_is_empty(&client->output)) {
+        client_close(client, "refused", false);
+    }
+}
+
+uint64_t clients_do_due(struct server *server, uint64_t now_ms) {
+    if (server->resend_ms && server->resend_ms <= now_ms) {
+        server->resend_ms = 0;
+        list_for_each (link, &server->clients) {
+            struct client *client = container_of(link, struct client, link);
+            if (client_is_connected(client) && client->is_starved) {
+                flush(client);
+                leave(client);
+            }
+        }
+    }
+    return server->resend_ms ? server->resend_ms : UINT64_MAX;
 }
 
 bool client_may_send_descriptor(struct client *client) {
@@ -304,9 +338,7 @@ static void on_event(uv_poll_t *poll, int status, int events) {
     if (client_is_connected(client) && (events & UV_READABLE)) {
         receive(client);
     }
-    if (client_is_connected(client) && client->is_leaving && list_is_empty(&client->output)) {
-        client_close(client, "refused", false);
-    }
+    leave(client);
     server_settle(server);
 }
 

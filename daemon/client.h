@@ -45,6 +45,7 @@ struct client {
     struct lifepage page;   /* not open: closed, or it never had one */
     struct list output;     /* of struct unsent: replies that the socket did not take yet */
     uint64_t output_nbytes;
+    bool is_starved; /* the kernel has no memory for the next of them, whatever the socket says */
     unsigned descriptors; /* sent, and perhaps not received yet */
 
     struct account *account; /* owned together with what it made */
@@ -72,6 +73,9 @@ void client_drop(struct client *client, const char *rule);
 /* Sends, or keeps for later what the socket does not take now; may close the client. A reply whose
  * descriptor the kernel refuses to have on its way becomes one with STATUS_SYSTEM. */
 void client_send(struct client *client, const struct frame *frame);
+
+/* Sends again what the kernel had no memory for. Returns when to call it again. */
+uint64_t clients_do_due(struct server *server, uint64_t now_ms);
 
 /* Whether another descriptor may be sent: few of those before are still unread. */
 bool client_may_send_descriptor(struct client *client);

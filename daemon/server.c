@@ -73,6 +73,7 @@ static uint64_t do_due(struct server *server) {
     uint64_t now_ms = server_now(server);
     uint64_t due_ms = lifepages_do_due(&server->pages, now_ms);
 
+    due_ms = bytes_least(due_ms, clients_do_due(server, now_ms));
     due_ms = bytes_least(due_ms, acceptor_do_due(&server->acceptor, now_ms));
     due_ms = bytes_least(due_ms, catalog_expire(&server->catalog, now_ms));
     due_ms = bytes_least(due_ms, expire_tickets(server));

@@ -46,6 +46,7 @@ struct server {
     uint64_t silent_count;  /* of these, have not said HELLO */
     uint64_t connected;     /* of these, with an open socket */
     uint64_t next_client;
+    uint64_t resend_ms; /* when to send again to starved clients; 0: there are none */
 
     uint64_t boot_id, started_ms;
     uint64_t requests, dropped, waiting;

@@ -149,6 +149,24 @@ def test_the_kernel_is_not_asked_in_a_busy_loop_for_a_messages_memory(built, fol
     nothing_remains(daemon)
 
 
+def test_nor_does_the_daemon_ask_it_in_a_busy_loop(built, folder, start):
+    accidents = Accidents(built, folder, "daemon")
+    daemon = start(*OPTIONS, env=bare_environment(**accidents.environment))
+    quiet = Accidents(built, folder, "client")
+    with Client(built, daemon.path, quiet, TENSORCX_TIMEOUT="0.3") as client:
+        client.prepare("list")
+        accidents.plan(MESSAGE, 1, TO_THE_END)
+        status, _ = client.act("list")
+        tries = accidents.page.passed
+        accidents.end()
+        assert status == Status.TIMEOUT
+        assert 1 < tries < 300
+        assert client.act("list") == (0, "")
+        client.clean()
+        client.finish()
+    nothing_remains(daemon)
+
+
 def test_in_the_daemon_for_one_more_connection_of_many(built, folder, start):
     """Also where the tables of what it is built on have to grow."""
     accidents = Accidents(built, folder, "daemon")
