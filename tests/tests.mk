@@ -3,11 +3,11 @@
 PYTEST := PYTHONPATH=$(BUILD)/python $(VPY) -m pytest -q -p no:cacheprovider
 
 ## check: lint, C tests under sanitizers, Python tests, packaging; under 15 minutes
-check: # one after the other, also with -j: tests look at what the machine has left
+check: # one after the other, also with -j: tests look at what the machine has left; but for two that do not
 	$(MAKE) lint
 	$(MAKE) unit
 	$(MAKE) python-tests
-	$(MAKE) numpy-oldest
+	$(MAKE) -Otarget wire-tests numpy-oldest
 	$(MAKE) packaging
 
 ## check-full: check, the NumPy matrix and the long variants of the fault tests
@@ -16,7 +16,7 @@ check-full: check
 	$(MAKE) numpy-matrix
 	$(MAKE) slow-tests
 
-.PHONY: check check-full unit python-tests slow-tests numpy-oldest numpy-matrix packaging
+.PHONY: check check-full unit python-tests wire-tests slow-tests numpy-oldest numpy-matrix packaging
 
 # ------------------------------------------------------------------------------------------- C
 # tests/unit/<layer>/test_*.c: each is a program of its own, linked with all objects of its layer.
@@ -61,9 +61,13 @@ thread:
 
 # -------------------------------------------------------------------------------------- Python
 
-## python-tests: tests/python, tests/wire, tests/fault, and whether bench runs, with the newest NumPy
+## python-tests: tests/python, tests/fault, and whether bench runs, with the newest NumPy
 python-tests: all
-	$(PYTEST) -m 'not slow' tests/python tests/wire tests/fault tests/bench
+	$(PYTEST) -m 'not slow' tests/python tests/fault tests/bench
+
+## wire-tests: the protocol, message by message
+wire-tests: all
+	$(PYTEST) -m 'not slow' tests/wire
 
 slow-tests: all
 	$(PYTEST) -m slow tests
