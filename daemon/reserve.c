@@ -6,19 +6,6 @@
 
 #define SHARE 16 /* at most this part of the capacity and of the available memory */
 
-static bool has_unused_slab(const struct segments *segments) {
-    const struct list *lists[] = {&segments->warm, &segments->reserve};
-
-    for (int i = 0; i < 2; i++) {
-        list_for_each (link, lists[i]) {
-            if (container_of(link, struct segment, link)->is_slab) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 /* Bytes of the segment that is missing in reserve, 0: none. */
 static uint64_t missing(const struct segments *segments, bool *ret_is_slab) {
     const char *limit;
@@ -29,7 +16,7 @@ static uint64_t missing(const struct segments *segments, bool *ret_is_slab) {
     if (wanted < slab) {
         return 0;
     }
-    *ret_is_slab = !has_unused_slab(segments);
+    *ret_is_slab = !warm_find_slab(segments, false);
     if (*ret_is_slab) {
         return slab;
     }

@@ -160,7 +160,7 @@ static int take_large(struct segments *segments, struct ranges *user, uint64_t n
 
 /* Adds a slab that nobody has used to those of `user`. Returns whether there was one. */
 static bool add_slab(const struct segments *segments, struct ranges *user) {
-    struct segment *slab = warm_find_slab(segments);
+    struct segment *slab = warm_find_slab(segments, true);
 
     if (!slab || ranges_add(user, slab, slab->nbytes, &slab->empty) < 0) {
         return false;

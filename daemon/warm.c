@@ -88,13 +88,13 @@ struct segment *warm_find(const struct segments *segments, const struct ranges *
     return segment ? segment : find_smallest(&segments->reserve, user, nbytes);
 }
 
-struct segment *warm_find_slab(const struct segments *segments) {
+struct segment *warm_find_slab(const struct segments *segments, bool is_fresh) {
     const struct list *lists[] = {&segments->warm, &segments->reserve};
 
     for (int i = 0; i < 2; i++) {
         list_for_each (link, lists[i]) {
             struct segment *segment = container_of(link, struct segment, link);
-            if (segment->is_slab && !segment->user) {
+            if (segment->is_slab && !(is_fresh && segment->user)) {
                 return segment;
             }
         }

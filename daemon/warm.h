@@ -24,8 +24,8 @@ bool warm_suits(const struct segment *segment, uint64_t nbytes);
 struct segment *warm_find(const struct segments *segments, const struct ranges *user,
                           uint64_t nbytes);
 
-/* A slab that was never used, or NULL. */
-struct segment *warm_find_slab(const struct segments *segments);
+/* A slab, with `is_fresh` one that nobody has used yet; or NULL. */
+struct segment *warm_find_slab(const struct segments *segments, bool is_fresh);
 
 /* Destroys them, the longest unused first and the reserve last, until at most `keep` bytes are
  * left. */

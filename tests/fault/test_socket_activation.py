@@ -267,7 +267,7 @@ def test_a_manager_that_cannot_be_told_is_only_logged(service, name):
 
 
 @pytest.mark.skipif(
-    not shutil.which("systemd-socket-activate"), reason="no systemd-socket-activate"
+    not shutil.which("systemd-socket-activate"), reason="needs the program systemd-socket-activate"
 )
 def test_systemd_socket_activate(folder):
     path = Path(folder) / "d.sock"

@@ -50,6 +50,16 @@ static inline void peer_destroy(struct peer *peer) {
     free(peer);
 }
 
+/* The session sends a note that says nothing but this number. */
+static inline void peer_note(struct peer *peer, uint32_t number) {
+    struct wire_cancel fixed = {.request = number};
+    struct frame frame = REQUEST(CANCEL, &fixed);
+
+    session_lock(peer->session);
+    call_note(peer->session, &frame);
+    session_unlock(peer->session);
+}
+
 /* The next message of the client, whose opcode must be this one. */
 static inline const struct wire_header *peer_receive(struct peer *peer, int opcode) {
     const struct wire_header *header = (const void *)peer->bytes;

@@ -537,15 +537,6 @@ TEST(a_segment_smaller_than_it_says_is_refused) {
 /* ------------------------------------------------------------------------------------------ notes
  */
 
-static void note(struct peer *peer, uint32_t number) {
-    struct wire_cancel fixed = {.request = number};
-    struct frame frame = REQUEST(CANCEL, &fixed);
-
-    session_lock(peer->session);
-    call_note(peer->session, &frame);
-    session_unlock(peer->session);
-}
-
 static int has_outbox(struct peer *peer) {
     session_lock(peer->session);
     int has = peer->session->outbox != NULL;
@@ -560,7 +551,7 @@ TEST(notes_that_the_socket_does_not_take_wait_in_order) {
     struct caller caller;
 
     for (uint32_t i = 0; i < COUNT; i++) {
-        note(peer, i);
+        peer_note(peer, i);
     }
     EXPECT_TRUE(has_outbox(peer));
     caller_start(&caller, peer, delete_frame, 0); /* it sends what waits, then itself */

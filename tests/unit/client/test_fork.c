@@ -206,15 +206,6 @@ TEST(what_was_let_go_before_a_fork_is_released_before_it) {
 
 /* -------------------------------------------------------------------------------- a full socket */
 
-static void note(struct peer *peer, uint32_t number) {
-    struct wire_cancel fixed = {.request = number};
-    struct frame frame = REQUEST(CANCEL, &fixed);
-
-    session_lock(peer->session);
-    call_note(peer->session, &frame);
-    session_unlock(peer->session);
-}
-
 TEST(a_fork_beside_a_full_socket_waits_in_order_with_its_page) {
     enum { COUNT = 5000, FORKS = 3 };
     struct peer *peer = peer_create(&patient);
@@ -222,7 +213,7 @@ TEST(a_fork_beside_a_full_socket_waits_in_order_with_its_page) {
     struct wire_cancel cancel;
 
     for (uint32_t i = 0; i < COUNT; i++) {
-        note(peer, i);
+        peer_note(peer, i);
     }
     int before = descriptors();
     for (int i = 0; i < FORKS; i++) {
@@ -256,7 +247,7 @@ TEST(a_connection_that_ends_closes_what_waits_to_be_sent) {
     struct storage *storage = hold(peer, 7);
 
     for (uint32_t i = 0; i < COUNT; i++) {
-        note(peer, i);
+        peer_note(peer, i);
     }
     int before = descriptors();
     pid_t pid = fork();
