@@ -8,6 +8,7 @@ check: # one after the other, also with -j: tests look at what the machine has l
 	$(MAKE) unit
 	$(MAKE) python-tests
 	$(MAKE) -Otarget wire-tests numpy-oldest
+	$(MAKE) torch-tests
 	$(MAKE) packaging
 
 ## check-full: check, the NumPy matrix and the long variants of the fault tests
@@ -16,7 +17,7 @@ check-full: check
 	$(MAKE) numpy-matrix
 	$(MAKE) slow-tests
 
-.PHONY: check check-full unit python-tests wire-tests slow-tests numpy-oldest numpy-matrix packaging
+.PHONY: check check-full unit python-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging
 
 # ------------------------------------------------------------------------------------------- C
 # tests/unit/<layer>/test_*.c: each is a program of its own, linked with all objects of its layer.
@@ -78,6 +79,19 @@ numpy-oldest: all
 numpy-matrix: all
 	tests/numpy_matrix.sh $(BUILD) 2.1.3 2.2.6
 
+## torch-tests: the PyTorch bridge, in an environment of its own (.venv-torch, 0.9 GB)
+BRIDGE := integrations/torch-tensorcx
+torch-tests: all .venv-torch/.ready
+	MYPYPATH=python .venv-torch/bin/python -m mypy --strict --config-file= --cache-dir .mypy_cache/torch \
+	    $(BRIDGE)/torch_tensorcx
+	PYTHONPATH=$(BUILD)/python:$(BRIDGE) .venv-torch/bin/python -m pytest -q -p no:cacheprovider -m 'not slow' tests/torch
+
+.venv-torch/.ready: tools/requirements-torch.txt tools/requirements-nodeps.txt
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install -q --disable-pip-version-check -r tools/requirements-torch.txt
+	.venv-torch/bin/python -m pip install -q --disable-pip-version-check --no-deps -r tools/requirements-nodeps.txt
+	touch $@
+
 ## packaging: pip install . in a fresh environment; autostart works from there
 packaging: all
 	$(PYTEST) tests/packaging
@@ -93,16 +107,16 @@ lint: $(VENV)/.ready
 	cppcheck -q --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
 	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iclient/include \
 	    -j2 proto/wire daemon client python/core
-	$(VENV)/bin/ruff check python examples tests tools
-	$(VENV)/bin/ruff format --check python examples tests tools
+	$(VENV)/bin/ruff check python integrations examples tests tools
+	$(VENV)/bin/ruff format --check python integrations examples tests tools
 	$(VENV)/bin/mypy
 
 ## format: rewrite C and Python sources in the project's style
 format: $(VENV)/.ready
 	./bootstrap tools
 	clang-format -i $(SOURCES)
-	$(VENV)/bin/ruff format python examples tests tools
-	$(VENV)/bin/ruff check --fix python examples tests tools
+	$(VENV)/bin/ruff format python integrations examples tests tools
+	$(VENV)/bin/ruff check --fix python integrations examples tests tools
 
 # ------------------------------------------------------------------------------------- figures
 

@@ -1,0 +1,16 @@
+"""PyTorch tensors in memory that processes share, without copying.
+
+import torch
+import torch_tensorcx as bridge
+
+shared = bridge.from_torch(x)     # a tensorcx tensor on the memory of x
+y = bridge.to_torch(shared)       # and back: y.data_ptr() == x.data_ptr()
+"""
+
+import torch  # noqa: F401  before tensorcx: PyTorch's libraries come first where both load some
+
+from torch_tensorcx._exchange import from_torch, to_torch
+
+__version__ = "0.1.0"
+
+__all__ = ["from_torch", "to_torch"]
