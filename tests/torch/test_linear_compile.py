@@ -124,6 +124,17 @@ def test_shapes_that_do_not_fit_are_named_while_compiling():
         compiled(torch.randn(2, 3), torch.randn(4, 5))
 
 
+def test_a_tensorcx_tensor_is_not_part_of_a_graph_and_breaks_it():
+    x, w = torch.randn(2, 3), torch.randn(4, 3)
+    shared = bridge.from_torch(w)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(bridge.linear, backend="aot_eager", fullgraph=True)(x, shared)
+    compiled = torch.compile(bridge.linear, backend="aot_eager")
+    for _ in range(2):
+        assert torch.equal(compiled(x, shared), F.linear(x, w))
+        w.mul_(2)  # and no value of it is kept
+
+
 class Layer(torch.nn.Linear):
     def forward(self, x):
         return bridge.linear(x, self.weight, self.bias)
