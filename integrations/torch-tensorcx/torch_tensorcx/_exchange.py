@@ -93,7 +93,7 @@ def _to_torch(t: cx.Tensor) -> torch.Tensor:
         raise cx.ExchangeError(
             "the tensor is read-only, and PyTorch would write through it: pass t.copy()"
         )
-    return from_dlpack(t.__dlpack__(max_version=(1, 0)))
+    return from_dlpack(t.__dlpack__())
 
 
 def _objection(t: torch.Tensor) -> str | None:
