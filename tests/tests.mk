@@ -70,8 +70,9 @@ python-tests: all
 wire-tests: all
 	$(PYTEST) -m 'not slow' tests/wire
 
-slow-tests: all
-	$(PYTEST) -m slow tests
+slow-tests: all .venv-torch/.ready
+	$(PYTEST) -m slow --ignore tests/torch tests
+	$(TORCH_PYTEST) -m slow tests/torch
 
 numpy-oldest: all
 	tests/numpy_matrix.sh $(BUILD) 1.26.4
@@ -81,10 +82,11 @@ numpy-matrix: all
 
 ## torch-tests: the PyTorch bridge, in an environment of its own (.venv-torch, 0.9 GB)
 BRIDGE := integrations/torch-tensorcx
+TORCH_PYTEST = PYTHONPATH=$(BUILD)/python:$(BRIDGE) .venv-torch/bin/python -m pytest -q -p no:cacheprovider
 torch-tests: all .venv-torch/.ready
 	MYPYPATH=python .venv-torch/bin/python -m mypy --strict --config-file= --cache-dir .mypy_cache/torch \
 	    $(BRIDGE)/torch_tensorcx
-	PYTHONPATH=$(BUILD)/python:$(BRIDGE) .venv-torch/bin/python -m pytest -q -p no:cacheprovider -m 'not slow' tests/torch
+	$(TORCH_PYTEST) -m 'not slow' tests/torch
 
 .venv-torch/.ready: tools/requirements-torch.txt tools/requirements-nodeps.txt
 	$(PYTHON) -m venv .venv-torch
@@ -120,12 +122,12 @@ format: $(VENV)/.ready
 
 # ------------------------------------------------------------------------------------- figures
 
-## bench: what it costs, beside the machine's limits and others; into docs/benchmarks.md (QUICK=1: a minute, only printed)
+## bench: what it costs, beside the machine's limits and others; into docs/benchmarks.md (QUICK=1: three minutes, only printed)
 .PHONY: bench bench-peers
-bench: all
+bench: all .venv-torch/.ready
 	$(VPY) tests/bench/bench.py $(if $(QUICK),--quick,--write docs/benchmarks.md)
 
-## bench-peers: the others that bench measures, in an environment of their own (.venv-peers, 1.6 GB)
+## bench-peers: the others that bench measures, in an environment of their own (.venv-peers, 0.9 GB)
 bench-peers: .venv-peers/.ready
 
 .venv-peers/.ready: tests/bench/peers.txt

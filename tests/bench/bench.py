@@ -1,7 +1,7 @@
 """What tensorcx costs, beside the limits of the machine and beside others, in the same run.
 
     make bench            all figures, and writes them into docs/benchmarks.md
-    make bench QUICK=1    a minute, only prints
+    make bench QUICK=1    three minutes, only prints
 
 Limits: RT, a round trip over a bare Unix socket between two Python processes; memcpy, a warm
 np.copyto of the same size. Every contender runs in processes of its own, on one core or on two.
@@ -15,10 +15,16 @@ from pathlib import Path
 from figures_exchange import figures_exchange
 from figures_memory import figures_memory
 from figures_names import figures_names
+from figures_torch import figures_torch
 from harness import FULL, QUICK, STORES, TINY, Run, choose_cores, versions
 from report import machine, write
 
-GROUPS = {"names": figures_names, "memory": figures_memory, "exchange": figures_exchange}
+GROUPS = {
+    "names": figures_names,
+    "memory": figures_memory,
+    "exchange": figures_exchange,
+    "torch": figures_torch,
+}
 
 
 def main() -> None:
@@ -41,6 +47,8 @@ def main() -> None:
     sections = [machine(found, missing)]
     print(sections[0], flush=True)
     for group in arguments.group:
+        if group == "torch" and "torch" not in found:
+            continue
         for figure in GROUPS[group](run):
             sections.append(figure.text())
             print(sections[-1], flush=True)

@@ -15,8 +15,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PACKAGES = Path(os.environ.get("TENSORCX_PACKAGES", ROOT / "build" / "python"))
-PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+BRIDGE = ROOT / "integrations" / "torch-tensorcx"
 OURS = ("reference", "tensorcx", "shared_memory")  # need no packages but our own
+PEERS = ("lmdb", "vineyard", "SharedArray", "Ray")  # the rest needs PyTorch
 STORES = ("tensorcx", "lmdb", "vineyard", "shared_memory", "SharedArray", "torch", "Ray")
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -81,20 +82,31 @@ class Missing(Exception):
     """A contender that is not installed here, or cannot do this."""
 
 
+def python_of(store: str) -> Path:
+    """That of the environment it is installed in."""
+    if store in OURS:
+        return Path(sys.executable)
+    environment, target = (
+        (".venv-peers", "bench-peers") if store in PEERS else (".venv-torch", "bench")
+    )
+    python = ROOT / environment / "bin" / "python"
+    if not python.exists():
+        raise Missing(f"{store}: not installed (make {target})")
+    return python
+
+
 class Worker:
     """A process that measures one contender, on one core, until close()."""
 
     def __init__(self, store: str, cpu: int):
-        python = Path(sys.executable) if store in OURS else PEERS_PYTHON
-        if not python.exists():
-            raise Missing(f"{store}: not installed (make bench-peers)")
         self.store, self.cpu = store, cpu
-        environment = os.environ | {"PYTHONPATH": str(PACKAGES), "PYTHONWARNINGS": "ignore"}
+        python = python_of(store)
+        paths = {"PYTHONPATH": f"{PACKAGES}:{BRIDGE}", "PYTHONWARNINGS": "ignore"}
         self.process = subprocess.Popen(
             ["taskset", "-c", str(cpu), python, HERE / "worker.py", store],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=os.environ | paths,
             text=True,
         )
 

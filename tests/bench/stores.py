@@ -55,6 +55,10 @@ class Store:
 
         return multiprocessing.get_context("spawn")
 
+    def fresh(self, name, array):
+        """What send() needs to hand over an array that nobody else has yet."""
+        return self.put(name, array)
+
     def message(self, name, handle):
         """What goes into the queue."""
         return self.key(name, handle)
@@ -62,6 +66,13 @@ class Store:
     def receive(self, message):
         """The other end; as get()."""
         return self.get(message)
+
+    def send(self, queue, name, handle):
+        queue.put(self.message(name, handle))
+
+    def take(self, queue, name):
+        """What was sent under `name`; as get()."""
+        return self.receive(queue.get())
 
     def check_shared(self, name):
         """Fails unless what receive() gave last is the very memory of `name`."""
@@ -279,40 +290,6 @@ class Lmdb(Store):
             shutil.rmtree(self.folder)
 
 
-class Torch(Store):
-    """Tensors in shared memory, by descriptors, without names."""
-
-    def version(self):
-        return version("torch")
-
-    def open(self, address):
-        import torch
-
-        torch.set_num_threads(1)
-        self.torch = torch
-
-    def put(self, name, array):
-        return [self.torch.from_numpy(array).share_memory_()]
-
-    def delete(self, name, handle):
-        handle.clear()
-
-    def context(self):
-        import torch.multiprocessing
-
-        return torch.multiprocessing.get_context("spawn")
-
-    def message(self, name, handle):
-        return handle[0]
-
-    def receive(self, message):
-        return message.numpy(), None
-
-    def exchanges(self):
-        array = np.zeros(1024, "f4")
-        return {"torch.from_dlpack(ndarray)": lambda: self.torch.from_dlpack(array)}
-
-
 class Vineyard(Store):
     def version(self):
         return version("vineyard")
@@ -421,6 +398,5 @@ STORES = {
     "vineyard": Vineyard,
     "shared_memory": SharedMemory,
     "SharedArray": SharedArray,
-    "torch": Torch,
     "Ray": Ray,
 }

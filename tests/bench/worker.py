@@ -16,8 +16,11 @@ import traceback
 from time import perf_counter_ns as now
 
 import numpy as np
+import weights
 from stores import STORES
+from stores_torch import TORCH_STORES
 
+STORES = STORES | TORCH_STORES | weights.WAYS
 PAGE, FILL = 4096, 7
 kept = {}  # name -> handle: what keep() put
 queues = []  # the queue's two directions, and the process at the other end
@@ -26,6 +29,11 @@ queues = []  # the queue's two directions, and the process at the other end
 def compare(array, nbytes):
     if array.nbytes != nbytes or array[0] != FILL or array[-1] != FILL:
         raise AssertionError(f"wrong data: {array.nbytes} bytes of {nbytes}, {array[0]}")
+
+
+def compare_pages(array):
+    if int(array[::PAGE].sum()) != FILL * -(-array.nbytes // PAGE):
+        raise AssertionError("wrong data in a page")
 
 
 # --------------------------------------------------------------------------------------- the limits
@@ -104,8 +112,8 @@ def get(store, key, *, nbytes, count, warm, pages):
         start = now()
         array, handle = store.get(key)
         compare(array, nbytes)
-        if pages and int(array[::PAGE].sum()) != FILL * -(-nbytes // PAGE):
-            raise AssertionError("wrong data in a page")
+        if pages:
+            compare_pages(array)
         middle = now()
         del array
         store.drop(handle)
@@ -131,10 +139,12 @@ def let_go(store, nbytes, count):
 # ------------------------------------------------------------------------------------------ a queue
 
 
-def take(store, receives, nbytes):
-    array, hold = store.receive(receives.get())
+def take(store, receives, name, nbytes, pages):
+    array, hold = store.take(receives, name)
     if array is not None:
         compare(array, nbytes)
+        if pages:
+            compare_pages(array)
     del array
     store.drop(hold)
 
@@ -145,18 +155,25 @@ def echo(which, address, cpu, sends, receives):
     store = STORES[which]()
     store.open(address)
     while task := receives.get():
-        nbytes, count = task
-        handle = store.put("echo", np.full(nbytes, FILL, "u1"))
+        nbytes, count, fresh, pages = task
+        array = np.full(nbytes, FILL, "u1")
+        handle = None if fresh else store.put("echo", array)
         sends.put("ready")
         for _ in range(count):
-            take(store, receives, nbytes)
-            sends.put(store.message("echo", handle))
+            take(store, receives, "hand", nbytes, pages)
+            if fresh:
+                handle = store.fresh("echo", array)
+            store.send(sends, "echo", handle)
         receives.get()
         store.delete("echo", handle)
 
 
-def queue(store, address, cpu, *, nbytes, count, warm):
-    """A shared array over a queue to another process and one back: half of it is a hand-over."""
+def queue(store, address, cpu, *, nbytes, count, warm, fresh=False, pages=False):
+    """An array over a queue to another process and one back: half of it is a hand-over.
+
+    It is shared before, or `fresh`: a private one each time. The receiver looks at two bytes, or
+    at one of each of the `pages`.
+    """
     if not queues:
         context = store.context()
         there, back = context.Queue(), context.Queue()
@@ -166,14 +183,17 @@ def queue(store, address, cpu, *, nbytes, count, warm):
         other.start()
         queues.extend([there, back, other])
     there, back, _ = queues
-    there.put((nbytes, warm + count))
+    there.put((nbytes, warm + count, fresh, pages))
     back.get()
-    handle = store.put("hand", np.full(nbytes, FILL, "u1"))
+    array = np.full(nbytes, FILL, "u1")
+    handle = None if fresh else store.put("hand", array)
     times = []
     for _ in range(warm + count):
         start = now()
-        there.put(store.message("hand", handle))
-        take(store, back, nbytes)
+        if fresh:
+            handle = store.fresh("hand", array)
+        store.send(there, "hand", handle)
+        take(store, back, "echo", nbytes, pages)
         times.append((now() - start) // 2)
     store.check_shared("echo")
     there.put("done")
@@ -287,7 +307,7 @@ def stats(store):
 
 
 ACTIONS = [memcpy, round_trip, put, keep, forget, get, let_go, queue, many, forget_many, footprint]
-ACTIONS += [hold, kill, exchange, start, join, version, stats]
+ACTIONS += [hold, kill, exchange, start, join, version, stats, *weights.ACTIONS]
 
 
 def main():
