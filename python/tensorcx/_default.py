@@ -35,6 +35,14 @@ def client_at(socket: str) -> Client:
     return _clients.get(socket) or _clients.setdefault(socket, Client(socket, autostart=False))
 
 
+def client_of(address: int, nbytes: int) -> Client | None:
+    """The client, of those above, in whose daemon's memory all of these bytes lie; does not ask."""
+    for client in tuple(_clients.values()):
+        if client._is_shared(address, nbytes):
+            return client
+    return None
+
+
 def connect(path: str | PathLike[str] | None = None, autostart: bool = True) -> Client:
     """Connects to a daemon now and makes it the one of the module functions.
 

@@ -2,8 +2,26 @@
 
 import gc
 
+import daemon as d
+import pytest
 import torch  # noqa: F401
 from empty import daemon, nothing_left  # noqa: F401  fixtures
 
+import tensorcx as cx
+from tensorcx import _default
+
 gc.collect()
 gc.freeze()  # each test collects what it left; PyTorch's own half a million objects stay anyway
+
+
+@pytest.fixture
+def forgetful(request, tmp_path, monkeypatch):
+    """The default daemon of one test. It drops what was sent as soon as its sender has, or some
+    seconds after: parametrize("forgetful", ["5"], indirect=True)."""
+    options = ("--ticket-lease", getattr(request, "param", "0"), "--capacity", "64M")
+    with d.Daemon(tmp_path, *options, "--warm-seconds", "0") as running:
+        monkeypatch.setenv("TENSORCX_SOCKET", str(running.path))
+        client = cx.Client(autostart=False)
+        monkeypatch.setitem(_default._clients, "default", client)
+        yield running
+        client.close()
