@@ -111,6 +111,7 @@ class BridgeNames(Bridge):
 
 HAND_OVERS = {
     "tensorcx, by name": BridgeNames,
+    "tensorcx, install()": Bridge,
     "torch, file_descriptor": Torch,
     "torch, file_system": TorchFiles,
 }
