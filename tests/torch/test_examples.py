@@ -21,3 +21,9 @@ def test_torch_bridge():
         "one process: the same memory both ways, and linear as PyTorch has it",
         "two processes: the other one wrote, this one has [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]",
     ]
+
+
+def test_torch_workers():
+    said = run("torch_workers.py")
+    assert "put 101 tensors, 90.3 MB" in said
+    assert said.count("\nyes ") == 4

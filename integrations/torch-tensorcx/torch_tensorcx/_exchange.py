@@ -110,7 +110,7 @@ def _objection(t: torch.Tensor) -> str | None:
         return "the tensor is a conjugated view: pass t.resolve_conj()"
     if t.is_neg():
         return "the tensor is a negated view: pass t.resolve_neg()"
-    if t.is_meta or not _has_memory(t):
+    if t.is_meta or not has_memory(t):
         return "the tensor has no memory (it is fake, meta, or wraps others): pass a real one"
     if not t.is_cpu:
         return f"device {t.device} is not exchanged: pass t.cpu()"
@@ -127,7 +127,7 @@ def _objection(t: torch.Tensor) -> str | None:
     return None
 
 
-def _has_memory(t: torch.Tensor) -> bool:
+def has_memory(t: torch.Tensor) -> bool:
     try:
         return t.data_ptr() != 0 or t.numel() == 0
     except RuntimeError:  # not even a place for it

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import tensorcx as cx
-from torch_tensorcx._exchange import to_torch
+from torch_tensorcx._exchange import has_memory, to_torch
 
 _NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -180,16 +179,14 @@ def _why_not(value: Any) -> str | None:
         return f"no torch tensor but {type(value).__name__}"
     if is_lazy(value):
         return "not initialised"
-    if is_traceable_wrapper_subclass(value):
-        return f"a {type(value).__name__}"
     if value.is_quantized:
         return f"quantised, {value.dtype}"
     if value.layout != torch.strided:
         return str(value.layout)
     if value.is_nested:
         return "nested"
-    if value.is_meta:
-        return "without elements, on the meta device"
+    if value.is_meta or not has_memory(value):
+        return "without memory: fake, meta, or it wraps others"
     return None if value.dtype in _DTYPES else str(value.dtype)
 
 
