@@ -33,18 +33,18 @@ Q        := $(if $(V),,@)
 say       = @echo '  $(1) $@'
 
 objects   = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)/*.c))
-PROTO    := $(call objects,proto/wire)
+PROTO    := $(call objects,proto/wire) $(call objects,proto/shm)
 DAEMON   := $(call objects,daemon)
 CLIENT   := $(call objects,client)
 CORE     := $(call objects,python/core)
 PACKAGE  := $(BUILD)/python/tensorcx
-SOURCES  := $(wildcard proto/wire/*.[ch] daemon/*.[ch] client/*.[ch] client/include/*.h \
-            python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fault/*.[ch])
+SOURCES  := $(wildcard proto/*/*.[ch] daemon/*.[ch] client/*.[ch] client/include/*.h \
+            python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fault/*.[ch] tests/bench/*.c)
 
-$(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iclient/include -isystem $(DLPACK_INCLUDE)
+$(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iclient/include -isystem $(DLPACK_INCLUDE)
 $(BUILD)/obj/client/%.o:      ALL_CFLAGS += -fPIC -DTENSORCX_PREFIX='"$(PREFIX)"'
 $(BUILD)/obj/proto/%.o:       ALL_CFLAGS += -fPIC
-$(BUILD)/obj/daemon/%.o:      INCLUDES = -Iproto/wire
+$(BUILD)/obj/daemon/%.o:      INCLUDES = -Iproto/wire -Iproto/shm
 $(BUILD)/obj/python/core/%.o: INCLUDES = -Iclient/include -isystem $(DLPACK_INCLUDE) -isystem $(PYTHON_INCLUDE)
 $(BUILD)/obj/python/core/%.o: ALL_CFLAGS += -fPIC -DPy_LIMITED_API=0x030B0000
 

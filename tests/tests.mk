@@ -29,9 +29,24 @@ $(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Idaemon -Itests/uni
 $(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iclient -Iclient/include -Itests/unit \
                                                -isystem $(DLPACK_INCLUDE)
 
+$(BUILD)/obj/tests/unit/shm/%.o:    INCLUDES = -Iproto/shm -Itests/unit
+
 UNIT_RUNNER := $(BUILD)/obj/tests/unit/runner.o
 
 $(BUILD)/unit/proto/%: $(BUILD)/obj/tests/unit/proto/%.o $(UNIT_RUNNER) $(PROTO)
+	$(call say,LD)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread
+
+# The ring with its steps, at each of which a test can kill.
+STEPPED := $(patsubst proto/shm/%.c,$(BUILD)/obj/stepped/%.o,$(wildcard proto/shm/*.c))
+
+$(BUILD)/obj/stepped/%.o: proto/shm/%.c $(BUILD)/flags
+	$(call say,CC)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) -DRING_STEPS -MMD -MP -c -o $@ $<
+
+$(BUILD)/unit/shm/%: $(BUILD)/obj/tests/unit/shm/%.o $(UNIT_RUNNER) $(STEPPED)
 	$(call say,LD)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread
@@ -54,11 +69,11 @@ unit-run: $(UNIT_TESTS:%=$(BUILD)/unit/%) $(BUILD)/bin/tensorcxd
 unit:
 	$(MAKE) BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g' WERROR=-Werror unit-run
 
-## thread: C tests of the client library under ThreadSanitizer
+## thread: C tests of the ring and the client library under ThreadSanitizer
 .PHONY: thread
 thread:
 	$(MAKE) BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g' unit-run \
-	    UNIT_TESTS='$(filter client/%,$(UNIT_TESTS))'
+	    UNIT_TESTS='$(filter client/% shm/%,$(UNIT_TESTS))'
 
 # -------------------------------------------------------------------------------------- Python
 
@@ -107,8 +122,8 @@ lint: $(VENV)/.ready
 	$(MAKE) BUILD=build/gcc CC=gcc WERROR=-Werror native build/gcc/python/tensorcx/_core.abi3.so
 	$(MAKE) BUILD=build/clang CC=clang WERROR=-Werror native build/clang/python/tensorcx/_core.abi3.so
 	cppcheck -q --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
-	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iclient/include \
-	    -j2 proto/wire daemon client python/core
+	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iproto/shm -Iclient/include \
+	    -j2 proto/wire proto/shm daemon client python/core
 	$(VENV)/bin/ruff check python integrations examples tests tools
 	$(VENV)/bin/ruff format --check python integrations examples tests tools
 	$(VENV)/bin/mypy

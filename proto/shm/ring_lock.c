@@ -1,0 +1,92 @@
+#include "ring_lock.h"
+
+#include "ring_futex.h"
+#include "ring_spin.h"
+#include "ring_step.h"
+
+#define WAITERS (1u << 31)
+#define SPINS   100 /* some hundred ns: longer than it is held by one who runs */
+
+static bool take(uint32_t *lock, uint32_t client) {
+    uint32_t free = 0;
+
+    return __atomic_load_n(lock, __ATOMIC_RELAXED) == 0 &&
+           __atomic_compare_exchange_n(lock, &free, client, false, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED);
+}
+
+static enum ring_result sleep_for_lock(struct ring *ring, uint64_t deadline_ns) {
+    uint32_t *lock = &ring->control->lock;
+    uint64_t now = ring_now();
+    uint64_t until = now + SLICE_NS;
+
+    if (deadline_ns > now && deadline_ns < until) {
+        until = deadline_ns;
+    }
+    while (!take(lock, ring->client)) {
+        uint32_t value = __atomic_load_n(lock, __ATOMIC_RELAXED);
+        if (value == 0) {
+            continue;
+        }
+        if (!(value & WAITERS) &&
+            !__atomic_compare_exchange_n(lock, &value, value | WAITERS, false, __ATOMIC_RELAXED,
+                                         __ATOMIC_RELAXED)) {
+            continue;
+        }
+        RING_STEP();
+        int r = futex_wait(lock, value | WAITERS, until);
+        if (r == -ETIMEDOUT || r == -EINTR) {
+            return deadline_ns <= ring_now() ? RING_TIMED_OUT : RING_AGAIN;
+        }
+    }
+    return RING_OK;
+}
+
+enum ring_result ring_lock(struct ring *ring, uint64_t deadline_ns) {
+    if (__atomic_load_n(&ring->broken, __ATOMIC_RELAXED)) {
+        return RING_BROKEN;
+    }
+    for (int i = 0; i < SPINS; i++) {
+        if (take(&ring->control->lock, ring->client)) {
+            RING_STEP();
+            return RING_OK;
+        }
+        spin_pause();
+    }
+    enum ring_result r = sleep_for_lock(ring, deadline_ns);
+    RING_STEP();
+    return r;
+}
+
+void ring_unlock(struct ring *ring) {
+    uint32_t *lock = &ring->control->lock;
+    uint32_t value = ring->client;
+
+    while (
+        !__atomic_compare_exchange_n(lock, &value, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+        if ((value & ~WAITERS) != ring->client) { /* somebody scribbled: leave it */
+            __atomic_store_n(&ring->broken, 1, __ATOMIC_RELAXED);
+            return;
+        }
+    }
+    RING_STEP();
+    if (value & WAITERS) {
+        futex_wake(lock, INT_MAX); /* all: one that was woken may die */
+        RING_STEP();
+    }
+}
+
+void ring_lock_repair(struct ring *ring, uint32_t client) {
+    uint32_t *lock = &ring->control->lock;
+    uint32_t value = __atomic_load_n(lock, __ATOMIC_RELAXED);
+
+    while (
+        (value & ~WAITERS) == client &&
+        !__atomic_compare_exchange_n(lock, &value, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    }
+    futex_wake(lock, INT_MAX);
+}
+
+uint32_t ring_lock_owner(const struct ring *ring) {
+    return __atomic_load_n(&ring->control->lock, __ATOMIC_RELAXED) & ~WAITERS;
+}
