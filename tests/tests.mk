@@ -14,6 +14,7 @@ check: # one after the other, also with -j: tests look at what the machine has l
 ## check-full: check, the NumPy matrix and the long variants of the fault tests
 check-full: check
 	$(MAKE) thread
+	$(MAKE) model-full
 	$(MAKE) numpy-matrix
 	$(MAKE) slow-tests
 
@@ -74,6 +75,13 @@ unit:
 thread:
 	$(MAKE) BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g' unit-run \
 	    UNIT_TESTS='$(filter client/% shm/%,$(UNIT_TESTS))'
+
+## model: the ring's protocol, exhaustively within bounds (some minutes)
+## model-full: the same, larger (an hour, 8 GB); model-mutations: that broken variants are caught
+.PHONY: model model-full model-mutations
+model model-full model-mutations:
+	./bootstrap tools-model
+	proto/model/check.sh $(@:model%=%)
 
 # -------------------------------------------------------------------------------------- Python
 
@@ -149,3 +157,15 @@ bench-peers: .venv-peers/.ready
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install -q --disable-pip-version-check -r $<
 	touch $@
+
+## bench-ring: what a channel's ring costs in C, beside a bare ring
+.PHONY: bench-ring
+bench-ring: $(BUILD)/bench/ring
+	$<
+
+$(BUILD)/obj/tests/bench/%.o: INCLUDES = -Iproto/shm
+
+$(BUILD)/bench/ring: $(BUILD)/obj/tests/bench/ring.o $(call objects,proto/shm)
+	$(call say,LD)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LINK) -o $@ $^

@@ -4,7 +4,8 @@
  *
  * Options: N, M, K1, K2 (messages of each sender), CRASH, THREADS, SELF, ONE_READER, REF (messages by
  * reference), HOLD (a reader keeps a message until it has the next), GIVE_UP (sender 2 and reader 4
- * may leave where they wait, reader 4 after each message, too), EARLY (closed at any time; else only when nothing is left to do, so that
+ * may leave where they wait, reader 4 after each message, too), SLOW (sender 2 keeps its loan until
+ * the others are done), EARLY (closed at any time; else only when nothing is left to do, so that
  * the wake-ups of close hide none that was lost).
  */
 #ifndef N
@@ -85,6 +86,9 @@ l4:		if :: atomic { closed -> b = NONE }; do_unlock(); break :: else fi;
 		MORE_FREE();
 		do_unlock();
 		if :: more -> more = 0; signal_one(QFREE) :: else fi;
+#ifdef SLOW
+		if :: me == 2 -> (done[1] && done[4]) :: else fi;
+#endif
 
 		buf[b] = me * 16 + k;
 #ifdef REF
@@ -122,9 +126,7 @@ c4:		if :: closed -> do_unlock(); RELEASE(); break :: else fi;
 #ifndef MUT_CLEAR_AFTER_UNLOCK
 		CLEAR_USE();    /* under the lock: another thread may receive with the same mask */
 #endif
-#ifndef MUT_SEND_NO_NEXT
 		more = !FULL;
-#endif
 		do_unlock();
 #ifdef MUT_CLEAR_AFTER_UNLOCK
 		CLEAR_USE();

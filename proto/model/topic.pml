@@ -138,9 +138,7 @@ c4:		if :: closed -> do_unlock(); RELEASE(); break :: else fi;
 #ifndef MUT_CLEAR_AFTER_UNLOCK
 		CLEAR_USE();
 #endif
-#ifndef MUT_SEND_NO_NEXT
 		more = !FULL;
-#endif
 		do_unlock();
 #ifdef MUT_CLEAR_AFTER_UNLOCK
 		CLEAR_USE();

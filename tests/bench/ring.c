@@ -1,0 +1,232 @@
+/*
+ * ring.c - what a ring costs in C, beside a bare ring of one sender and one reader in the same run
+ *
+ * Two processes, each on a core of its own. One way: half a round trip of a message each way, every
+ * one loaned, sent, received and released. Messages a second: one way, at most 8 in flight. Asleep:
+ * nobody spins. Median and best of many short runs, as others use the machine, too.
+ */
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ring.h"
+#include "ring_futex.h"
+#include "ring_spin.h"
+
+#define RUNS      25
+#define ROUNDS    5000
+#define MESSAGES  20000
+#define IN_FLIGHT 8
+
+/* ------------------------------------------------------------- the bare ring: one sender, one
+ * reader */
+
+struct bare {
+    uint64_t head __attribute__((aligned(128)));
+    uint64_t tail __attribute__((aligned(128)));
+    uint64_t entries[IN_FLIGHT] __attribute__((aligned(128)));
+};
+
+static void bare_send(struct bare *b, uint64_t value) {
+    uint64_t head = __atomic_load_n(&b->head, __ATOMIC_RELAXED);
+
+    while (head - __atomic_load_n(&b->tail, __ATOMIC_ACQUIRE) == IN_FLIGHT) {
+        spin_pause();
+    }
+    b->entries[head % IN_FLIGHT] = value;
+    __atomic_store_n(&b->head, head + 1, __ATOMIC_RELEASE);
+}
+
+static uint64_t bare_recv(struct bare *b) {
+    uint64_t tail = __atomic_load_n(&b->tail, __ATOMIC_RELAXED);
+
+    while (__atomic_load_n(&b->head, __ATOMIC_ACQUIRE) == tail) {
+        spin_pause();
+    }
+    uint64_t value = b->entries[tail % IN_FLIGHT];
+    __atomic_store_n(&b->tail, tail + 1, __ATOMIC_RELEASE);
+    return value;
+}
+
+/* ---------------------------------------------------------------------------------- the two sides
+ */
+
+struct place {
+    struct ring there[2], back[2]; /* of either process */
+    struct bare *bare_there, *bare_back;
+    struct ring_wait wait;
+    int rounds;
+};
+
+static void *shared_memory(size_t nbytes) {
+    void *memory = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (memory == MAP_FAILED) {
+        perror("mmap");
+        exit(1);
+    }
+    return memory;
+}
+
+static void make_ring(struct ring views[2]) {
+    struct ring_shape shape = {
+        .capacity = IN_FLIGHT, .buffers = 16, .members = 64, .buffer_nbytes = 64};
+    void *block = shared_memory(ring_nbytes(&shape));
+
+    ring_init(block, &shape);
+    for (uint32_t m = 0; m < 2; m++) {
+        ring_open(block, ring_nbytes(&shape), &shape, m + 1, m, &views[m]);
+        ring_seat(&views[m], m, m + 1);
+    }
+}
+
+static void send_one(struct place *p, struct ring *ring) {
+    uint32_t buffer;
+
+    while (ring_loan(ring, &p->wait, &buffer) != RING_OK) {
+    }
+    *(volatile uint64_t *)ring_desc(ring, buffer) = buffer;
+    while (ring_send(ring, &p->wait, buffer) != RING_OK) {
+    }
+}
+
+static void receive_one(struct place *p, struct ring *ring) {
+    struct ring_message message;
+
+    while (ring_recv(ring, &p->wait, false, &message) != RING_OK) {
+    }
+    (void)*(volatile uint64_t *)ring_desc(ring, message.buffer);
+    ring_release(ring, message.buffer);
+}
+
+static void ping(struct place *p, int side) {
+    for (int i = 0; i < p->rounds; i++) {
+        if (side == 0) {
+            send_one(p, &p->there[0]);
+            receive_one(p, &p->back[0]);
+        } else {
+            receive_one(p, &p->there[1]);
+            send_one(p, &p->back[1]);
+        }
+    }
+}
+
+static void stream(struct place *p, int side) {
+    for (int i = 0; i < p->rounds; i++) {
+        if (side == 0) {
+            send_one(p, &p->there[0]);
+        } else {
+            receive_one(p, &p->there[1]);
+        }
+    }
+}
+
+static void bare_ping(struct place *p, int side) {
+    for (int i = 0; i < p->rounds; i++) {
+        if (side == 0) {
+            bare_send(p->bare_there, 1);
+            bare_recv(p->bare_back);
+        } else {
+            bare_recv(p->bare_there);
+            bare_send(p->bare_back, 1);
+        }
+    }
+}
+
+static void bare_stream(struct place *p, int side) {
+    for (int i = 0; i < p->rounds; i++) {
+        if (side == 0) {
+            bare_send(p->bare_there, 1);
+        } else {
+            bare_recv(p->bare_there);
+        }
+    }
+}
+
+/* Runs both sides, each on a core of its own; ns for each round, from start to the end of the later
+ * one. */
+static double run_once(struct place *p, void (*work)(struct place *, int)) {
+    int ready[2];
+    char go;
+
+    if (pipe(ready) != 0) {
+        exit(1);
+    }
+    pid_t pid = fork();
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(pid == 0, &set);
+    sched_setaffinity(0, sizeof set, &set);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (write(ready[1], "", 1) != 1) {
+            _exit(1);
+        }
+        work(p, 1);
+        _exit(0);
+    }
+    if (read(ready[0], &go, 1) != 1) {
+        exit(1);
+    }
+    uint64_t start = ring_now();
+    work(p, 0);
+    waitpid(pid, NULL, 0);
+    uint64_t end = ring_now();
+    close(ready[0]);
+    close(ready[1]);
+    return (double)(end - start) / p->rounds;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+struct figure {
+    double median, best; /* ns */
+};
+
+static struct figure measure(struct place *p, void (*work)(struct place *, int), int rounds) {
+    double ns[RUNS];
+
+    p->rounds = rounds;
+    for (int i = 0; i < RUNS; i++) {
+        ns[i] = run_once(p, work);
+    }
+    qsort(ns, RUNS, sizeof *ns, by_value);
+    return (struct figure){ns[RUNS / 2], ns[0]};
+}
+
+static void print_way(const char *what, struct figure f) { /* of a round trip */
+    printf("%-24s %8.0f ns   best %8.0f\n", what, f.median / 2, f.best / 2);
+}
+
+static void print_rate(const char *what, struct figure f) {
+    printf("%-24s %8.2f M/s  best %8.2f\n", what, 1e3 / f.median, 1e3 / f.best);
+}
+
+int main(void) {
+    struct place p = {.bare_there = shared_memory(sizeof(struct bare)),
+                      .bare_back = shared_memory(sizeof(struct bare))};
+
+    make_ring(p.there);
+    make_ring(p.back);
+    print_way("one way, bare", measure(&p, bare_ping, ROUNDS));
+    p.wait = (struct ring_wait){RING_FOREVER, 100000};
+    print_way("one way, spinning", measure(&p, ping, ROUNDS));
+    print_rate("8 in flight, bare", measure(&p, bare_stream, 10 * MESSAGES));
+    print_rate("8 in flight, spinning", measure(&p, stream, MESSAGES));
+    p.wait.spin_ns = 2000;
+    print_rate("8 in flight, 2 us spin", measure(&p, stream, MESSAGES));
+    p.wait.spin_ns = 0;
+    print_rate("8 in flight, asleep", measure(&p, stream, MESSAGES));
+    print_way("one way, asleep", measure(&p, ping, ROUNDS / 5));
+    return 0;
+}
