@@ -85,7 +85,7 @@ mutations() {
     for m in FLAG_NOT_AGAIN RECV_NO_NEXT; do
         fail $Q -DN=2 -DM=3 -DK1=2 -DK2=0 -DCRASH=0 -DGIVE_UP -DMUT_$m
     done
-    fail $Q -DM=3 -DK1=2 -DK2=1 -DTHREE_SENDERS -DSLOW -DCRASH=0 -DMUT_LOAN_NO_NEXT
+    fail $Q -DM=2 -DK1=2 -DK2=1 -DTHREE_SENDERS -DSLOW -DCRASH=0 -DMUT_LOAN_NO_NEXT
     fail $Q -DK1=2 -DK2=0 -DCRASH=0 -DGIVE_UP -DMUT_GIVE_UP_NO_PASS
     for m in FLAGGED_ONLY WAKES_ONE NO_BUMP; do
         fail $Q -DK1=1 -DK2=1 -DCRASH=0 -DMUT_SHOUT_$m
