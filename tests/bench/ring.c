@@ -19,9 +19,9 @@
 #include "ring_futex.h"
 #include "ring_spin.h"
 
-#define RUNS      25
-#define ROUNDS    5000
-#define MESSAGES  20000
+#define RUNS      51
+#define ROUNDS    1000
+#define MESSAGES  4000
 #define IN_FLIGHT 8
 
 /* ------------------------------------------------------------- the bare ring: one sender, one
@@ -311,7 +311,7 @@ int main(void) {
     print_way("one way, bare", measure(&p, bare_ping, ROUNDS));
     p.wait = (struct ring_wait){RING_FOREVER, 100000};
     print_way("one way, spinning", measure(&p, ping, ROUNDS));
-    print_rate("8 in flight, bare", measure(&p, bare_stream, 10 * MESSAGES));
+    print_rate("8 in flight, bare", measure(&p, bare_stream, MESSAGES));
     print_rate("8 in flight, spinning", measure(&p, stream, MESSAGES));
     p.wait.spin_ns = 2000;
     print_rate("8 in flight, 2 us spin", measure(&p, stream, MESSAGES));
