@@ -49,6 +49,9 @@ enum { GET_WAIT = 1 };                           /* wire_get.flags */
 enum { PUT_EPHEMERAL = 1, PUT_EXCLUSIVE = 2 };   /* wire_publish.flags, wire_put.flags */
 enum { ENTRY_EPHEMERAL = 1, ENTRY_EXPIRES = 2 }; /* wire_entry.flags */
 
+/* wire_join.flags; the first two also those of a channel */
+enum { JOIN_TOPIC = 1, JOIN_DROP_OLDEST = 2, JOIN_CREATE = 4 };
+
 struct wire_hello {
     uint32_t magic; /* these first four fields never change, in any version */
     uint16_t version_min;
@@ -226,6 +229,108 @@ struct wire_redeem_reply {
     struct wire_grant grant;
 };
 
+struct wire_join {
+    uint64_t channel;       /* 0: the one of this name */
+    uint64_t buffer_nbytes; /* this and the next three: 0: whatever it is */
+    uint32_t flags;
+    uint32_t capacity;
+    uint32_t buffers;
+    uint32_t participants;
+}; /* tail: name, empty with a channel */
+
+struct wire_join_reply {
+    struct wire_grant grant; /* of the buffers; zeroes: the channel has no size yet */
+    uint64_t channel;        /* never 0, never used twice */
+    uint64_t buffer_nbytes;  /* of one buffer; 0: as above */
+    uint32_t flags;
+    uint32_t capacity;     /* N: messages */
+    uint32_t buffers;      /* M */
+    uint32_t slots;        /* S: of the ring */
+    uint32_t participants; /* P: most at a time */
+    uint32_t slot;         /* of the new participant, below P */
+};                         /* descriptor: the control block */
+
+struct wire_buffers {
+    uint64_t channel;
+    uint64_t nbytes; /* of one buffer, if the channel has no size yet; 0: only tell */
+};
+
+struct wire_buffers_reply {
+    struct wire_grant grant; /* as in wire_join_reply */
+    uint64_t buffer_nbytes;
+};
+
+struct wire_leave {
+    uint64_t channel;
+    uint32_t slot;
+    uint32_t reserved;
+};
+
+struct wire_return {
+    uint64_t channel;
+    uint32_t slot;
+    uint32_t buffer;
+};
+
+struct wire_refer {
+    uint64_t channel;
+    uint32_t slot;
+    uint32_t buffer;
+}; /* tail: ids of storages that the client holds */
+
+struct wire_refer_reply {
+    uint64_t ref; /* never 0, never used twice */
+};
+
+struct wire_fetch {
+    uint64_t channel;
+    uint64_t ref;
+    uint32_t slot;
+    uint32_t buffer;
+};
+
+struct wire_fetch_reply {
+    uint64_t reserved;
+}; /* tail: struct wire_grant[], in the order of the REFER */
+
+struct wire_done {
+    uint64_t channel;
+    uint32_t buffer;
+    uint32_t reserved;
+};
+
+struct wire_channels {
+    uint64_t after; /* channels with an id above this one */
+};
+
+struct wire_channels_reply {
+    uint32_t count;
+    uint32_t more;
+}; /* tail: per channel a wire_channel, name, zeroes up to a multiple of 8, wire_participant[];
+      sorted by id */
+
+struct wire_channel {
+    uint64_t channel;
+    uint64_t buffer_nbytes; /* 0: no size yet */
+    uint64_t messages;      /* sent since the beginning */
+    uint32_t depth;         /* of these, not yet received (by the slowest) */
+    uint32_t closed;        /* 1: nothing is sent any more */
+    uint32_t flags;
+    uint32_t capacity;
+    uint32_t buffers;
+    uint32_t participants; /* most at a time */
+    uint32_t count;        /* of wire_participant that follow */
+    uint32_t name_nbytes;  /* 0: it was deleted */
+};
+
+struct wire_participant {
+    uint64_t client;
+    uint32_t slot;
+    uint32_t left;   /* 1: its handle is closed, what it holds is not */
+    uint32_t holds;  /* buffers */
+    uint32_t behind; /* a subscriber: messages that it has yet to receive */
+};
+
 struct wire_stats {
     uint64_t reserved;
 };
@@ -273,5 +378,9 @@ _Static_assert(sizeof(struct wire_hello) == 24, "HELLO never changes");
 _Static_assert(sizeof(struct wire_hello_reply) == 40, "no padding");
 _Static_assert(sizeof(struct wire_entry) == 64, "no padding");
 _Static_assert(sizeof(struct wire_client) == 64, "no padding");
+_Static_assert(sizeof(struct wire_join) == 32, "no padding");
+_Static_assert(sizeof(struct wire_join_reply) == 72, "no padding");
+_Static_assert(sizeof(struct wire_channel) == 56, "no padding");
+_Static_assert(sizeof(struct wire_participant) == 24, "no padding");
 _Static_assert(sizeof(struct wire_put) == 24, "no padding");
 _Static_assert(sizeof(struct wire_publish) == 24, "no padding");

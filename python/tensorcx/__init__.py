@@ -40,6 +40,7 @@ from tensorcx._default import (  # noqa: E402
 )
 from tensorcx._errors import (  # noqa: E402
     BY_STATUS,
+    ChannelClosed,
     DaemonLost,
     DaemonUnavailable,
     Error,
@@ -57,6 +58,7 @@ __version__ = _core.version()
 
 __all__ = [
     "Bundle",
+    "ChannelClosed",
     "Client",
     "DaemonLost",
     "DaemonUnavailable",

@@ -35,6 +35,10 @@ class DaemonLost(Error, ConnectionError):
     """The daemon went away during the call. The next call looks for a new one."""
 
 
+class ChannelClosed(Error):
+    """The queue or topic was shut down or deleted: nothing is sent any more."""
+
+
 class ExchangeError(Error, BufferError, ValueError):
     """A dtype, device, layout or mode that cannot be exchanged or stored.
 
@@ -61,4 +65,5 @@ BY_STATUS: tuple[type[BaseException], ...] = (
     Error,  # SYSTEM
     Error,  # INTERNAL
     KeyboardInterrupt,  # INTERRUPTED
+    ChannelClosed,
 )
