@@ -9,7 +9,7 @@
 void forkpages_init(struct forkpages *forks) {
     list_init(&forks->open);
     forks->noted = forks->count = forks->unwatched = 0;
-    forks->until_end = (struct heap){0};
+    memset(forks->until_end, 0, sizeof forks->until_end);
 }
 
 /* The page before `link` in the list of open ones, or NULL. */
@@ -22,39 +22,48 @@ static int needs(const struct forkpage *page, const struct heap_node *node) {
     return page && node->key < page->sequence;
 }
 
-static int park_until_end(struct forkpages *forks, struct heap_node *node) {
+static int park_until_end(struct forkpages *forks, enum fork_kind kind, struct heap_node *node) {
     if (node->key >= forks->unwatched) {
         return 0;
     }
-    heap_push(&forks->until_end, node);
+    heap_push(&forks->until_end[kind], node);
     return 1;
 }
 
-int forkpages_park(struct forkpages *forks, struct heap_node *node) {
+int forkpages_park(struct forkpages *forks, enum fork_kind kind, struct heap_node *node) {
     struct forkpage *newest = older(forks, &forks->open);
 
     if (needs(newest, node)) {
-        heap_push(&newest->parked, node);
+        heap_push(&newest->parked[kind], node);
         return 1;
     }
-    return park_until_end(forks, node);
+    return park_until_end(forks, kind, node);
 }
 
 /* ----------------------------------------------------------------------------------------- close
  */
 
+static void hand_on(struct forkpage *page, struct forkpage *next, enum fork_kind kind) {
+    struct forkpages *forks = page->forks;
+    struct heap *parked = &page->parked[kind];
+
+    while (parked->root && !needs(next, parked->root)) {
+        struct heap_node *node = heap_pop(parked);
+        if (!park_until_end(forks, kind, node)) {
+            forks->freed(forks, kind, node);
+        }
+    }
+    if (next) {
+        heap_meld(&next->parked[kind], parked);
+    }
+}
+
 static void forkpage_close(struct forkpage *page) {
     struct forkpages *forks = page->forks;
     struct forkpage *next = older(forks, &page->link);
 
-    while (page->parked.root && !needs(next, page->parked.root)) {
-        struct heap_node *node = heap_pop(&page->parked);
-        if (!park_until_end(forks, node)) {
-            forks->freed(forks, node);
-        }
-    }
-    if (next) {
-        heap_meld(&next->parked, &page->parked);
+    for (int kind = 0; kind < FORK_KINDS; kind++) {
+        hand_on(page, next, kind);
     }
     lifepage_forget(forks->pages, &page->page);
     list_remove(&page->link);
@@ -74,8 +83,10 @@ void forkpages_process_gone(struct forkpages *forks) {
     struct heap_node *node;
 
     forks->unwatched = 0;
-    while ((node = heap_pop(&forks->until_end))) {
-        forks->freed(forks, node);
+    for (int kind = 0; kind < FORK_KINDS; kind++) {
+        while ((node = heap_pop(&forks->until_end[kind]))) {
+            forks->freed(forks, kind, node);
+        }
     }
 }
 

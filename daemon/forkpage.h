@@ -5,8 +5,8 @@
  * the mapping. The page is closed when nobody has it mapped any more. What the client lets go
  * meanwhile is parked on the newest open page, if it began before that one; when the page is
  * closed, what began before the next older page as well moves on to that one, all at once, and the
- * rest is free. Each client has one `struct forkpages`. Knows neither holds nor messages: what is
- * parked is a node whose key tells after how many notes it began.
+ * rest is free. Each client has one `struct forkpages`. Knows neither what it parks
+ * nor messages: that is a node whose key tells after how many notes it began.
  */
 #pragma once
 
@@ -16,27 +16,30 @@
 #include "lifepage.h"
 #include "list.h"
 
+enum fork_kind { FORK_HOLD, FORK_BUFFER, FORK_KINDS }; /* hold.h, participant.h */
+
 struct forkpage {
     struct lifepage page;
-    struct list link;        /* forkpages::open */
-    struct forkpages *forks; /* borrowed: owns us */
-    uint64_t sequence;       /* of its FORK note */
-    struct heap parked;      /* those that began last come first */
+    struct list link;               /* forkpages::open */
+    struct forkpages *forks;        /* borrowed: owns us */
+    uint64_t sequence;              /* of its FORK note */
+    struct heap parked[FORK_KINDS]; /* those that began last come first */
 };
 
 struct forkpages {
-    struct lifepages *pages;                                        /* borrowed: outlives us */
-    void (*freed)(struct forkpages *forks, struct heap_node *node); /* no page needs it any more */
-    void (*closed)(struct forkpages *forks);                        /* a page is; after `freed` */
-    uint64_t max;                                                   /* of open pages */
+    struct lifepages *pages; /* borrowed: outlives us */
+    void (*freed)(struct forkpages *forks, enum fork_kind kind,
+                  struct heap_node *node);   /* no page needs it any more */
+    void (*closed)(struct forkpages *forks); /* a page is; after `freed` */
+    uint64_t max;                            /* of open pages */
 
     uint64_t noted;   /* FORK notes until now */
     struct list open; /* of struct forkpage, the oldest first; owned */
     uint64_t count;   /* of them */
 
-    uint64_t unwatched;    /* the last note without a page, as if that were open until the process
-                              ends; 0: none */
-    struct heap until_end; /* parked for that */
+    uint64_t unwatched; /* the last note without a page, as if that were open until the process
+                           ends; 0: none */
+    struct heap until_end[FORK_KINDS]; /* parked for that */
 };
 
 /* `pages`, `freed`, `closed` and `max` are filled in by the caller. */
@@ -47,7 +50,7 @@ void forkpages_init(struct forkpages *forks);
 int forkpages_note(struct forkpages *forks, int fd);
 
 /* Parks `node`, unless no page needs it. Returns whether it is parked; heap_remove() ends that. */
-int forkpages_park(struct forkpages *forks, struct heap_node *node);
+int forkpages_park(struct forkpages *forks, enum fork_kind kind, struct heap_node *node);
 
 /* The client's process is gone: so is what waited for that, and no page did. */
 void forkpages_process_gone(struct forkpages *forks);

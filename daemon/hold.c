@@ -73,7 +73,7 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
 static int hold_park(struct holds *holds, struct hold *hold) {
     hold->grants = 0;
     tickets_lease(holds->tickets, &hold->tickets);
-    return forkpages_park(holds->forks, &hold->parked);
+    return forkpages_park(holds->forks, FORK_HOLD, &hold->parked);
 }
 
 int hold_return(struct holds *holds, uint64_t id, uint64_t grants) {

@@ -26,7 +26,8 @@ static uint64_t now(void *owner) {
     return 0;
 }
 
-static void on_freed(struct forkpages *forks, struct heap_node *node) {
+static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_node *node) {
+    EXPECT_EQ(FORK_HOLD, kind);
     hold_freed(&container_of(forks, struct fixture, forks)->holds, node);
 }
 
