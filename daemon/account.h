@@ -14,7 +14,7 @@
 enum account_kind {
     ACCOUNT_BYTES,       /* of storages */
     ACCOUNT_STORAGES,    /* while there are any the account stays: returned after the two around */
-    ACCOUNT_ATTACHMENTS, /* storages that these storages keep */
+    ACCOUNT_ATTACHMENTS, /* storages that these, or messages, keep */
     ACCOUNT_NAMES,
     ACCOUNT_TICKETS,
     ACCOUNT_KINDS

@@ -80,6 +80,7 @@ static void end(struct client *client) {
     client->state = CLIENT_ENDED;
     catalog_drop(&client->server->catalog, &client->names);
     forkpages_process_gone(&client->forks);
+    participants_end(&client->participants);
     holds_return_all(&client->holds);
 }
 
@@ -98,6 +99,7 @@ void client_close(struct client *client, const char *reason, bool gone) {
     }
     if (client->state == CLIENT_ENDED && client->forks.count == 0) {
         client->state = CLIENT_GONE;
+        participants_fini(&client->participants);
         holds_fini(&client->holds);
         account_leave(client->account);
         server->clients_count--;
@@ -129,8 +131,12 @@ static void on_fork_page_closed(struct forkpages *forks) {
     }
 }
 
-static void on_hold_freed(struct forkpages *forks, struct heap_node *node) {
-    hold_freed(&container_of(forks, struct client, forks)->holds, node);
+static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_node *node) {
+    if (kind == FORK_BUFFER) {
+        participant_freed(node);
+    } else {
+        hold_freed(&container_of(forks, struct client, forks)->holds, node);
+    }
 }
 
 /* ----------------------------------------------------------------------------------------- send */
@@ -182,6 +188,11 @@ static int send_refusal(const struct client *client, const struct wire_header *h
     return connection_send(client->fd, &frame);
 }
 
+/* A reply that has given its client a seat must reach it, be it without the descriptor. */
+static bool is_good_without(const struct wire_header *header) {
+    return header->opcode == MESSAGE_JOIN;
+}
+
 /* Whether a send that ended with `r` is to be tried again: once the socket is writable, or after a
  * while. */
 static bool is_for_later(struct client *client, int r) {
@@ -205,7 +216,10 @@ void client_send(struct client *client, const struct frame *frame) {
     }
     int r = connection_send(client->fd, frame);
     if (r == -ETOOMANYREFS) {
-        r = send_refusal(client, &frame->header);
+        struct frame bare = *frame;
+        bare.fd = -1;
+        r = is_good_without(&frame->header) ? connection_send(client->fd, &bare)
+                                            : send_refusal(client, &frame->header);
     }
     if (is_for_later(client, r)) {
         keep_for_later(client, frame);
@@ -214,15 +228,20 @@ void client_send(struct client *client, const struct frame *frame) {
     }
 }
 
-static int send_unsent(const struct client *client, const struct unsent *unsent) {
+static int send_unsent(const struct client *client, struct unsent *unsent) {
     struct wire_header header;
     int r = connection_send_bytes(client->fd, unsent->bytes, unsent->nbytes, unsent->fd);
 
-    if (r == -ETOOMANYREFS) {
-        memcpy(&header, unsent->bytes, sizeof header);
-        r = send_refusal(client, &header);
+    if (r != -ETOOMANYREFS) {
+        return r;
     }
-    return r;
+    memcpy(&header, unsent->bytes, sizeof header);
+    if (!is_good_without(&header)) {
+        return send_refusal(client, &header);
+    }
+    header.nfds = 0;
+    memcpy(unsent->bytes, &header, sizeof header);
+    return connection_send_bytes(client->fd, unsent->bytes, unsent->nbytes, -1);
 }
 
 static void flush(struct client *client) {
@@ -370,7 +389,7 @@ static void init_books(struct client *client) {
     list_init(&client->parked);
     client->page.closed = on_page_closed;
     client->forks.pages = &server->pages;
-    client->forks.freed = on_hold_freed;
+    client->forks.freed = on_freed;
     client->forks.closed = on_fork_page_closed;
     client->forks.max = server->options->client_forks;
     forkpages_init(&client->forks);
@@ -378,6 +397,10 @@ static void init_books(struct client *client) {
     client->holds.tickets = &server->tickets;
     client->holds.forks = &client->forks;
     holds_init(&client->holds);
+    client->participants.forks = &client->forks;
+    client->participants.client = (uint32_t)client->id;
+    client->participants.max = server->options->client_channels;
+    participants_init(&client->participants);
 }
 
 /* The server's from now on; it has not said HELLO. */

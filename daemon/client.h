@@ -20,6 +20,7 @@
 #include "hold.h"
 #include "lifepage.h"
 #include "list.h"
+#include "participant.h"
 
 struct server;
 struct uv_poll_s;
@@ -51,6 +52,7 @@ struct client {
     struct account *account; /* owned together with what it made */
     struct forkpages forks;
     struct holds holds;
+    struct participants participants;
     struct list names;  /* of struct lease: names that end with this client */
     struct list parked; /* of struct parked: calls that wait */
     uint64_t waiting;   /* their number */
@@ -71,7 +73,8 @@ void client_close(struct client *client, const char *reason, bool gone);
 void client_drop(struct client *client, const char *rule);
 
 /* Sends, or keeps for later what the socket does not take now; may close the client. A reply whose
- * descriptor the kernel refuses to have on its way becomes one with STATUS_SYSTEM. */
+ * descriptor the kernel refuses to have on its way becomes one with STATUS_SYSTEM, but for that of
+ * JOIN, which goes without. */
 void client_send(struct client *client, const struct frame *frame);
 
 /* Sends again what the kernel had no memory for. Returns when to call it again. */

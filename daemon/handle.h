@@ -10,5 +10,19 @@ enum { DEVICE_CPU = 1 }; /* as in DLPack */
 /* Gives the client one grant on `storage`. STATUS_OK, or what call_fail() returned. */
 int grant(struct call *call, struct storage *storage, struct wire_grant *ret_grant);
 
+/* The same for several, all or nothing: the grants are the tail of the reply. */
+int grant_all(struct call *call, struct storage *const *storages, uint32_t count);
+
+/* Takes back what nobody needs any more: tickets whose lease is over, what received messages
+ * referred to. Whether there was anything. */
+bool make_room(struct call *call);
+
+/* The ids in the tail: how many; -1: it is no list of them. */
+int count_ids(const struct call *call);
+uint64_t id_at(const struct call *call, int i);
+
+/* STATUS_OK, unless the name is a channel's: then it answers so, with `status`. */
+int channel_is_named(struct call *call, int status, const char *name, size_t nbytes);
+
 /* Makes a storage; the reference is the caller's. STATUS_OK, or what the handler returns. */
 int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage);

@@ -124,6 +124,7 @@ int handle_fork(struct call *call, const struct wire_fork *request) {
     if (forkpages_note(&call->client->forks, call->request_fd) < 0) {
         return call_broken(call, "FORK: the descriptor is none of a fork page");
     }
+    participants_note(&call->client->participants);
     return STATUS_OK;
 }
 

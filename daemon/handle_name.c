@@ -73,7 +73,8 @@ static int check_named(struct call *call, const struct named *named, uint64_t st
         return call_fail(call, STATUS_EXISTS, "\"%.*s\" exists already", (int)named->name_nbytes,
                          named->name);
     }
-    return check_desc(call, named, storage_nbytes);
+    int r = channel_is_named(call, STATUS_EXISTS, named->name, named->name_nbytes);
+    return r == STATUS_OK ? check_desc(call, named, storage_nbytes) : r;
 }
 
 static int publish(struct call *call, const struct named *named, struct storage *storage,
@@ -181,6 +182,10 @@ int handle_get(struct call *call, const struct wire_get *request, struct wire_ge
     if (request->flags & ~(uint32_t)GET_WAIT) {
         return call_broken(call, "unknown flags");
     }
+    int r = channel_is_named(call, STATUS_INVALID, bytes, call->tail_nbytes);
+    if (r != STATUS_OK) {
+        return r;
+    }
     const struct name *name = catalog_find(catalog, bytes, call->tail_nbytes);
     if (name && name->version > request->newer_than) {
         reply->version = name->version;
@@ -221,46 +226,50 @@ static struct wire_entry entry_of(const struct server *server, const struct name
     return entry;
 }
 
-/* Finds the name in the tail, for STAT and DELETE. */
-static int find_named(struct call *call, struct name **ret_name) {
+int handle_stat(struct call *call, const struct wire_stat *request, struct wire_stat_reply *reply) {
     const char *bytes = (const char *)call->tail;
     const char *wrong = name_check(bytes, call->tail_nbytes);
 
+    (void)request;
     if (wrong) {
         return bad_name(call, wrong);
     }
-    struct name *name = catalog_find(&call->server->catalog, bytes, call->tail_nbytes);
+    int r = channel_is_named(call, STATUS_INVALID, bytes, call->tail_nbytes);
+    if (r != STATUS_OK) {
+        return r;
+    }
+    const struct name *name = catalog_find(&call->server->catalog, bytes, call->tail_nbytes);
     if (!name) {
         return not_found(call, bytes, call->tail_nbytes);
     }
-    *ret_name = name;
+    reply->entry = entry_of(call->server, name);
+    call->reply_tail = name_desc(name);
+    call->reply_tail_nbytes = name->desc_nbytes;
     return STATUS_OK;
 }
 
-int handle_stat(struct call *call, const struct wire_stat *request, struct wire_stat_reply *reply) {
-    struct name *name;
-    int r = find_named(call, &name);
-
-    (void)request;
-    if (r == STATUS_OK) {
-        reply->entry = entry_of(call->server, name);
-        call->reply_tail = name_desc(name);
-        call->reply_tail_nbytes = name->desc_nbytes;
-    }
-    return r;
-}
-
+/* Of a tensor, or of a channel. */
 int handle_delete(struct call *call, const struct wire_delete *request,
                   struct wire_delete_reply *reply) {
-    struct name *name;
-    int r = find_named(call, &name);
+    struct server *server = call->server;
+    const char *bytes = (const char *)call->tail;
+    const char *wrong = name_check(bytes, call->tail_nbytes);
 
     (void)request;
-    if (r == STATUS_OK) {
-        reply->version = name->version;
-        catalog_delete(&call->server->catalog, name);
+    if (wrong) {
+        return bad_name(call, wrong);
     }
-    return r;
+    struct name *name = catalog_find(&server->catalog, bytes, call->tail_nbytes);
+    struct channel *channel = channels_find_name(&server->channels, bytes, call->tail_nbytes);
+    if (name) {
+        reply->version = name->version;
+        catalog_delete(&server->catalog, name);
+    } else if (channel) {
+        channel_delete(channel);
+    } else {
+        return not_found(call, bytes, call->tail_nbytes);
+    }
+    return STATUS_OK;
 }
 
 /* Adds one entry at `used` of the page. Returns its size, 0 when it does not fit. */

@@ -27,6 +27,29 @@ int grant(struct call *call, struct storage *storage, struct wire_grant *ret_gra
     return STATUS_OK;
 }
 
+int grant_all(struct call *call, struct storage *const *storages, uint32_t count) {
+    struct wire_grant *grants = (struct wire_grant *)call->server->page;
+
+    for (uint32_t i = 0; i < count; i++) {
+        int r = grant(call, storages[i], &grants[i]);
+        if (r != STATUS_OK) {
+            while (i-- > 0) {
+                hold_return(&call->client->holds, storages[i]->id, 1);
+            }
+            return r;
+        }
+    }
+    call->reply_tail = grants;
+    call->reply_tail_nbytes = count * sizeof *grants;
+    return STATUS_OK;
+}
+
+bool make_room(struct call *call) {
+    uint64_t tickets = tickets_expire(&call->server->tickets);
+
+    return channels_sweep(&call->server->channels) + tickets > 0;
+}
+
 static int check_quotas(struct call *call, uint64_t nbytes) {
     int r = quota_check(call, ACCOUNT_STORAGES, 1);
 
@@ -35,24 +58,23 @@ static int check_quotas(struct call *call, uint64_t nbytes) {
 
 int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage) {
     struct storages *storages = &call->server->storages;
-    struct tickets *tickets = &call->server->tickets;
     struct account *account = call->client->account;
     struct shortage shortage;
     struct waitlist *wait;
 
-    /* Whatever is short: there may be more of it once expired tickets are taken back. */
-    if (call->shortage && !tickets_expire(tickets)) {
+    /* Whatever is short: there may be more of it then. */
+    if (call->shortage && !make_room(call)) {
         return shortage_text(call->server, nbytes, call->shortage, call->text);
     }
     int r = check_quotas(call, nbytes);
-    if (r != STATUS_OK && tickets_expire(tickets)) {
+    if (r != STATUS_OK && make_room(call)) {
         r = check_quotas(call, nbytes);
     }
     if (r != STATUS_OK) {
         return r;
     }
     r = storage_create(storages, account, nbytes, ret_storage, &wait, &shortage);
-    if ((r == STATUS_OUT_OF_MEMORY || r == STATUS_LIMIT) && tickets_expire(tickets)) {
+    if ((r == STATUS_OUT_OF_MEMORY || r == STATUS_LIMIT) && make_room(call)) {
         r = storage_create(storages, account, nbytes, ret_storage, &wait, &shortage);
     }
     switch (r) {
@@ -121,12 +143,11 @@ int handle_release(struct call *call, const struct wire_release *request) {
     return STATUS_OK;
 }
 
-/* Checks a tail of ids. Returns how many there are, or -1. */
-static int count_ids(const struct call *call) {
+int count_ids(const struct call *call) {
     return call->tail_nbytes % sizeof(uint64_t) ? -1 : (int)(call->tail_nbytes / sizeof(uint64_t));
 }
 
-static uint64_t id_at(const struct call *call, int i) {
+uint64_t id_at(const struct call *call, int i) {
     uint64_t id;
 
     memcpy(&id, call->tail + (size_t)i * sizeof id, sizeof id);
@@ -139,10 +160,8 @@ static int stale(struct call *call, uint64_t id) {
 
 int handle_hold(struct call *call, const struct wire_hold *request, struct wire_hold_reply *reply) {
     struct storages *storages = &call->server->storages;
-    struct wire_grant *grants = (struct wire_grant *)call->server->page;
+    struct storage *found[WIRE_HOLDS_MAX];
     int count = count_ids(call);
-    int r = STATUS_OK;
-    int done;
 
     (void)request;
     (void)reply;
@@ -150,23 +169,12 @@ int handle_hold(struct call *call, const struct wire_hold *request, struct wire_
         return call_broken(call, "HOLD: the tail is no list of ids");
     }
     for (int i = 0; i < count; i++) {
-        if (!storage_find(storages, id_at(call, i))) {
+        found[i] = storage_find(storages, id_at(call, i));
+        if (!found[i]) {
             return stale(call, id_at(call, i));
         }
     }
-    for (done = 0; done < count && r == STATUS_OK; done++) {
-        r = grant(call, storage_find(storages, id_at(call, done)), &grants[done]);
-    }
-    if (r != STATUS_OK) {
-        /* All or nothing: the last one failed. */
-        for (int i = 0; i < done - 1; i++) {
-            hold_return(&call->client->holds, id_at(call, i), 1);
-        }
-        return r;
-    }
-    call->reply_tail = grants;
-    call->reply_tail_nbytes = (size_t)count * sizeof *grants;
-    return STATUS_OK;
+    return grant_all(call, found, (uint32_t)count);
 }
 
 /* Whether `count` storages of the tail may be attached to `storage`. */

@@ -15,9 +15,9 @@ struct options {
     const char *backing;
     uint64_t reserve; /* bytes */
     uint64_t warm_ms, idle_exit_ms, ticket_lease_ms;
-    uint64_t max_clients, max_storages, max_names, max_output, max_waiting;
+    uint64_t max_clients, max_storages, max_names, max_channels, max_output, max_waiting;
     uint64_t client_bytes, client_storages, client_names, client_tickets; /* 0: no limit */
-    uint64_t client_forks;
+    uint64_t client_forks, client_channels;
     struct uids allow_uid; /* besides the daemon's own */
     const char *log;       /* file; NULL: stderr */
     const char *log_level;

@@ -9,7 +9,8 @@ static const struct {
 } words[ACCOUNT_KINDS] = {
     [ACCOUNT_BYTES] = {"bytes", "--client-bytes", ""},
     [ACCOUNT_STORAGES] = {"tensors", "--client-storages", ""},
-    [ACCOUNT_ATTACHMENTS] = {"references of bundles to tensors", "--client-storages", ""},
+    [ACCOUNT_ATTACHMENTS] = {"references of bundles and messages to tensors", "--client-storages",
+                             ""},
     [ACCOUNT_NAMES] = {"names", "--client-names", ""},
     [ACCOUNT_TICKETS] = {"tickets", "--client-tickets", ": " TICKET_ADVICE},
 };

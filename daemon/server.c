@@ -41,7 +41,7 @@ static uint64_t now_of(void *server) {
 
 bool server_is_idle(const struct server *server) {
     return server->clients_count == 0 && server->catalog.count == 0 &&
-           server->tickets.by_id.count == 0;
+           server->tickets.by_id.count == 0 && server->channels.by_id.count == 0;
 }
 
 /* Takes tickets back that nobody will redeem. Returns when to call it again. */
@@ -74,6 +74,7 @@ static uint64_t do_due(struct server *server) {
     uint64_t due_ms = lifepages_do_due(&server->pages, now_ms);
 
     due_ms = bytes_least(due_ms, clients_do_due(server, now_ms));
+    channels_settle(&server->channels);
     due_ms = bytes_least(due_ms, acceptor_do_due(&server->acceptor, now_ms));
     due_ms = bytes_least(due_ms, catalog_expire(&server->catalog, now_ms));
     due_ms = bytes_least(due_ms, expire_tickets(server));
@@ -131,6 +132,7 @@ static void stop(struct server *server) {
     }
     catalog_fini(&server->catalog);
     tickets_fini(&server->tickets);
+    channels_fini(&server->channels);
     close_handle(&loop->timer);
     close_handle(&loop->terminate);
     close_handle(&loop->interrupt);
@@ -243,6 +245,9 @@ static void init_nouns(struct server *server) {
                                        .owner = server,
                                        .lease_ms = options->ticket_lease_ms};
     tickets_init(&server->tickets);
+    server->channels =
+        (struct channels){.storages = &server->storages, .max = options->max_channels};
+    channels_init(&server->channels);
 }
 
 int server_init(struct server *server, const struct options *options,

@@ -12,6 +12,7 @@
 
 #include "accept.h"
 #include "catalog.h"
+#include "channel.h"
 #include "lifepage.h"
 #include "list.h"
 #include "messages.h"
@@ -37,6 +38,7 @@ struct server {
     struct storages storages;
     struct catalog catalog;
     struct tickets tickets;
+    struct channels channels;
 
     struct list clients;    /* of struct client, by id; owned */
     struct list silent;     /* those that have not said HELLO yet, the oldest first */

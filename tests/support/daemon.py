@@ -161,8 +161,9 @@ class Daemon:
         return seen
 
     def settle_clean(self) -> dict[str, int]:
-        """Waits until nothing is left: no client, storage, name, waiter."""
-        return self.settle(clients=0, holds=0, storages=0, bytes=0, names=0, waiting=0)
+        """Waits until nothing is left: no client, storage, name, channel, waiter."""
+        nothing = dict.fromkeys(("clients", "holds", "storages", "bytes", "names", "waiting"), 0)
+        return self.settle(**nothing, channels=0)
 
     def footprint(self) -> tuple[int, int]:
         """Descriptors and shared mappings of the daemon with one client and no segment.

@@ -311,6 +311,39 @@ class Connection:
                 rest = rest[(end + 7) // 8 * 8 :]
         return found
 
+    # ---------------------------------------------------------------------------------- channels
+
+    def join(self, name=b"", **fields) -> Reply:
+        """A seat at a queue, made if need be; the descriptor in the reply is the caller's."""
+        flags = fields.pop("flags", CONSTANTS["JOIN_CREATE"])
+        return self.call("JOIN", as_bytes(name), flags=flags, **fields)
+
+    def refer(self, channel: int, slot: int, buffer: int, *storages: int) -> int:
+        reply = self.call("REFER", ids(storages), channel=channel, slot=slot, buffer=buffer)
+        return reply["ref"]
+
+    def fetch(self, channel: int, slot: int, buffer: int, ref: int) -> list[dict]:
+        reply = self.call("FETCH", channel=channel, slot=slot, buffer=buffer, ref=ref)
+        return unpack_all("wire_grant", reply.tail)
+
+    def channels(self) -> list[dict]:
+        head, seat = STRUCTS["wire_channel"], STRUCTS["wire_participant"]
+        found: list[dict] = []
+        more = 1
+        while more:
+            reply = self.call("CHANNELS", after=found[-1]["channel"] if found else 0)
+            more, rest = reply["more"], reply.tail
+            for _ in range(reply["count"]):
+                channel = head.unpack(rest)
+                end = head.size + channel["name_nbytes"]
+                channel["name"] = rest[head.size : end].decode()
+                start = (end + 7) // 8 * 8
+                end = start + channel["count"] * seat.size
+                channel["seats"] = unpack_all("wire_participant", rest[start:end])
+                found.append(channel)
+                rest = rest[end:]
+        return found
+
 
 class ForkPage:
     """A fork page that this process has mapped until close(); `fd` is the caller's."""

@@ -1,0 +1,256 @@
+#include "channel.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "attachment.h"
+#include "bytes.h"
+#include "log.h"
+#include "messages.h"
+#include "participant.h"
+
+struct key {
+    const char *name;
+    size_t nbytes;
+};
+
+static int compare_name(const void *key, const struct tree_node *node) {
+    const struct channel *channel = container_of(node, struct channel, by_name);
+    const struct key *name = key;
+    size_t least = bytes_least(name->nbytes, channel->name_nbytes);
+    int order = memcmp(name->name, channel->name, least);
+
+    return order ? order
+                 : (name->nbytes > channel->name_nbytes) - (name->nbytes < channel->name_nbytes);
+}
+
+void channels_init(struct channels *channels) {
+    channels->names = (struct tree){.compare = compare_name};
+    table_init(&channels->by_id);
+    list_init(&channels->all);
+    list_init(&channels->unsettled);
+}
+
+struct channel *channels_find(const struct channels *channels, uint64_t id) {
+    return id && id <= channels->next_id ? table_find(&channels->by_id, id) : NULL;
+}
+
+struct channel *channels_find_name(struct channels *channels, const char *name, size_t nbytes) {
+    struct tree_node *node;
+
+    channels_settle(channels); /* one that has ended is in nobody's way */
+    node = tree_find(&channels->names, &(struct key){name, nbytes});
+    return node ? container_of(node, struct channel, by_name) : NULL;
+}
+
+/* ---------------------------------------------------------------------------------------- begin */
+
+/* Never as large as a page that FORK sends, so that the two cannot be confused. */
+static size_t block_nbytes(const struct ring_shape *shape) {
+    size_t nbytes = bytes_round_up(ring_nbytes(shape), WIRE_PAGE_NBYTES);
+
+    return nbytes > WIRE_PAGE_NBYTES ? nbytes : 2 * WIRE_PAGE_NBYTES;
+}
+
+/* All of its pages are there from the beginning: no access can fail later. */
+static int block_fill(struct channel *channel, int fd, size_t nbytes) {
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    int r;
+
+    do {
+        r = posix_fallocate(fd, 0, (off_t)nbytes);
+    } while (r == EINTR);
+    if (r != 0) {
+        return -r;
+    }
+    if (fcntl(fd, F_ADD_SEALS, seals) < 0) {
+        return -errno;
+    }
+    void *memory = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        return -errno;
+    }
+    channel->ring.control = memory;
+    channel->nbytes = nbytes;
+    channel->fd = fd;
+    return 0;
+}
+
+static int block_create(struct channel *channel, const struct ring_shape *shape) {
+    size_t nbytes = block_nbytes(shape);
+    int fd = memfd_create("tensorcx-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int r = fd < 0 ? -errno : block_fill(channel, fd, nbytes);
+
+    if (r < 0) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return r;
+    }
+    ring_init(channel->ring.control, shape);
+    const char *wrong = ring_open(channel->ring.control, nbytes, shape, 0, 0, &channel->ring);
+    assert(!wrong);
+    (void)wrong;
+    return 0;
+}
+
+static void block_free(struct channel *channel) {
+    munmap(channel->ring.control, channel->nbytes);
+    close(channel->fd);
+}
+
+/* On the books. */
+static int enlist(struct channels *channels, struct channel *channel) {
+    struct key key = {channel->name, channel->name_nbytes};
+
+    if (table_set(&channels->by_id, channels->next_id + 1, channel) < 0) {
+        return -ENOMEM;
+    }
+    channel->id = ++channels->next_id;
+    tree_insert(&channels->names, &key, &channel->by_name);
+    list_append(&channels->all, &channel->link);
+    channel_touch(channel);
+    return 0;
+}
+
+int channel_create(struct channels *channels, const struct ring_shape *shape, const char *name,
+                   size_t nbytes, struct channel **ret_channel) {
+    if (channels->by_id.count >= channels->max) {
+        return -EDQUOT;
+    }
+    struct channel *channel = calloc(1, sizeof *channel + nbytes);
+    if (!channel) {
+        return -ENOMEM;
+    }
+    list_init(&channel->unsettled);
+    channel->channels = channels;
+    channel->name_nbytes = nbytes;
+    memcpy(channel->name, name, nbytes);
+    channel->seats = calloc(shape->members, sizeof(struct participant *));
+    int r = channel->seats ? block_create(channel, shape) : -ENOMEM;
+    if (r == 0) {
+        r = enlist(channels, channel);
+        if (r < 0) {
+            block_free(channel);
+        }
+    }
+    if (r < 0) {
+        free(channel->seats);
+        free(channel);
+        return r;
+    }
+    *ret_channel = channel;
+    return 0;
+}
+
+uint64_t channel_buffer_nbytes(uint64_t nbytes) {
+    return bytes_round_up(nbytes, nbytes < 64 * 1024 ? 256 : 4096);
+}
+
+void channel_size(struct channel *channel, struct storage *storage, uint64_t buffer_nbytes) {
+    assert(!channel->storage);
+    storage_ref(channel->channels->storages, storage);
+    channel->storage = storage;
+    channel->ring.shape.buffer_nbytes = buffer_nbytes;
+}
+
+/* ------------------------------------------------------------------------------------------ end */
+
+static void take_name(struct channel *channel) {
+    struct key key = {channel->name, channel->name_nbytes};
+
+    if (channel->name_nbytes > 0) {
+        tree_remove(&channel->channels->names, &key, &channel->by_name);
+        channel->name_nbytes = 0;
+    }
+}
+
+void channel_delete(struct channel *channel) {
+    ring_close(&channel->ring);
+    take_name(channel);
+    channel_touch(channel);
+}
+
+/* Who still uses a buffer has its memory mapped, and a hold on it. */
+static void channel_end(struct channel *channel) {
+    struct channels *channels = channel->channels;
+
+    for (uint32_t slot = 0; channel->seated > 0; slot++) {
+        if (channel->seats[slot]) {
+            participant_free(channel->seats[slot]);
+        }
+    }
+    log_debug("event=channel.end channel=%" PRIu64, channel->id);
+    attachments_drop(channel);
+    take_name(channel);
+    table_remove(&channels->by_id, channel->id);
+    list_remove(&channel->link);
+    list_remove(&channel->unsettled);
+    if (channel->storage) {
+        storage_unref(channels->storages, channel->storage);
+    }
+    block_free(channel);
+    free(channel->seats);
+    free(channel);
+}
+
+void channels_fini(struct channels *channels) {
+    while (!list_is_empty(&channels->all)) {
+        struct channel *channel = container_of(channels->all.next, struct channel, link);
+        assert(channel->open == 0);
+        channel_end(channel);
+    }
+    assert(channels->references == 0);
+    table_fini(&channels->by_id);
+}
+
+/* --------------------------------------------------------------------------------------- settle */
+
+uint32_t channel_depth(const struct channel *channel) {
+    struct ring view = channel->ring; /* the daemon's: takes no lock */
+    struct ring_report report;
+
+    ring_report(&view, NULL, 0, &report);
+    return report.depth;
+}
+
+void channel_touch(struct channel *channel) {
+    list_remove(&channel->unsettled);
+    list_append(&channel->channels->unsettled, &channel->unsettled);
+}
+
+static bool is_needed(const struct channel *channel) {
+    bool is_queue = !(channel->ring.shape.flags & RING_TOPIC);
+
+    return channel->open > 0 ||
+           (is_queue && channel->name_nbytes > 0 && channel->storage && channel_depth(channel) > 0);
+}
+
+void channels_settle(struct channels *channels) {
+    struct list *link;
+
+    while ((link = list_pop(&channels->unsettled))) {
+        struct channel *channel = container_of(link, struct channel, unsettled);
+        attachments_sweep(channel);
+        participants_reap(channel);
+        if (!is_needed(channel)) {
+            channel_end(channel);
+        }
+    }
+}
+
+uint64_t channels_sweep(struct channels *channels) {
+    uint64_t before = channels->references;
+
+    channels_settle(channels);
+    list_for_each (link, &channels->all) {
+        attachments_sweep(container_of(link, struct channel, link));
+    }
+    return before - channels->references;
+}
