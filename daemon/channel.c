@@ -108,6 +108,7 @@ static void block_free(struct channel *channel) {
 /* On the books. */
 static int enlist(struct channels *channels, struct channel *channel) {
     struct key key = {channel->name, channel->name_nbytes};
+    char name[4 * WIRE_NAME_MAX + 8];
 
     if (table_set(&channels->by_id, channels->next_id + 1, channel) < 0) {
         return -ENOMEM;
@@ -116,6 +117,8 @@ static int enlist(struct channels *channels, struct channel *channel) {
     tree_insert(&channels->names, &key, &channel->by_name);
     list_append(&channels->all, &channel->link);
     channel_touch(channel);
+    log_debug("event=channel.create channel=%" PRIu64 " name=%s", channel->id,
+              log_quote(channel->name, channel->name_nbytes, name, sizeof name));
     return 0;
 }
 

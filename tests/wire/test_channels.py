@@ -409,6 +409,7 @@ def test_an_inherited_buffer_is_free_when_it_was_returned_and_the_page_is_closed
     seat = sized(client)
     seat.use(4)
     page = client.fork()
+    client.stats()
     seat.use(5)
     for buffer in 4, 5:
         client.send("RETURN", channel=seat.channel, slot=seat.slot, buffer=buffer)
@@ -425,8 +426,7 @@ def test_an_inherited_buffer_whose_page_is_closed_is_the_clients(client):
     client.stats()
     assert seat.uses() == {4}
     client.send("RETURN", channel=seat.channel, slot=seat.slot, buffer=4)
-    client.stats()
-    assert seat.uses() == set()
+    d.settle(lambda: seat.uses() == set())
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -450,6 +450,7 @@ def test_children_keep_what_a_parent_had_that_is_gone(daemon, client):
     theirs = sized(parent)
     theirs.use(4)
     page = parent.fork()
+    parent.stats()
     theirs.use(5)
     parent.close()
     d.settle(lambda: seat.member("state", theirs.slot) == LEFT)

@@ -37,6 +37,8 @@ TEST(without_options_there_are_the_documented_defaults) {
     EXPECT_EQ(4096, options.max_clients);
     EXPECT_EQ(1 << 20, options.max_storages);
     EXPECT_EQ(1 << 20, options.max_names);
+    EXPECT_EQ(65536, options.max_channels);
+    EXPECT_EQ(1024, options.client_channels);
     EXPECT_EQ(0, options.client_bytes);
     EXPECT_EQ(0, options.client_storages);
     EXPECT_EQ(0, options.client_names);
