@@ -1,10 +1,10 @@
 /*
  * account.h - what one client has made and still exists
  *
- * Each client has an account; what it makes (storages, names, tickets) points to it and is counted
- * there until it ends, also when the client has ended long before. Readers are not charged for what
- * others made. An account lives while its client or anything charged to it does. Knows no limits:
- * quota.h does.
+ * Each client has an account; what it makes (storages, names, tickets, channels) points to it and
+ * is counted there until it ends, also when the client has ended long before. Readers are not
+ * charged for what others made. An account lives while its client or anything charged to it does.
+ * Knows no limits: quota.h does.
  */
 #pragma once
 
@@ -17,6 +17,7 @@ enum account_kind {
     ACCOUNT_ATTACHMENTS, /* storages that these, or messages, keep */
     ACCOUNT_NAMES,
     ACCOUNT_TICKETS,
+    ACCOUNT_CHANNELS,
     ACCOUNT_KINDS
 };
 

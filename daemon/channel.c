@@ -114,6 +114,7 @@ static int enlist(struct channels *channels, struct channel *channel) {
         return -ENOMEM;
     }
     channel->id = ++channels->next_id;
+    account_charge(channel->account, ACCOUNT_CHANNELS, 1);
     tree_insert(&channels->names, &key, &channel->by_name);
     list_append(&channels->all, &channel->link);
     channel_touch(channel);
@@ -122,8 +123,9 @@ static int enlist(struct channels *channels, struct channel *channel) {
     return 0;
 }
 
-int channel_create(struct channels *channels, const struct ring_shape *shape, const char *name,
-                   size_t nbytes, struct channel **ret_channel) {
+int channel_create(struct channels *channels, struct account *account,
+                   const struct ring_shape *shape, const char *name, size_t nbytes,
+                   struct channel **ret_channel) {
     if (channels->by_id.count >= channels->max) {
         return -EDQUOT;
     }
@@ -133,6 +135,7 @@ int channel_create(struct channels *channels, const struct ring_shape *shape, co
     }
     list_init(&channel->unsettled);
     channel->channels = channels;
+    channel->account = account;
     channel->name_nbytes = nbytes;
     memcpy(channel->name, name, nbytes);
     channel->seats = calloc(shape->members, sizeof(struct participant *));
@@ -199,6 +202,7 @@ static void channel_end(struct channel *channel) {
         storage_unref(channels->storages, channel->storage);
     }
     block_free(channel);
+    account_return(channel->account, ACCOUNT_CHANNELS, 1);
     free(channel->seats);
     free(channel);
 }

@@ -29,6 +29,7 @@ struct channel {
     struct list link;          /* channels::all, by id */
     struct list unsettled;     /* channels::unsettled, or itself */
     struct channels *channels; /* borrowed: owns us */
+    struct account *account;   /* of whoever made it; it is charged */
     uint64_t id;
     struct ring ring;           /* our view of the control block, which is mapped */
     size_t nbytes;              /* of it */
@@ -64,10 +65,12 @@ void channels_fini(struct channels *channels);
 struct channel *channels_find(const struct channels *channels, uint64_t id);
 struct channel *channels_find_name(struct channels *channels, const char *name, size_t nbytes);
 
-/* A new channel of a right shape; it ends when it is settled, unless somebody has joined. 0;
- * -EDQUOT: there are `max` already; another negative errno: no control block is to be had. */
-int channel_create(struct channels *channels, const struct ring_shape *shape, const char *name,
-                   size_t nbytes, struct channel **ret_channel);
+/* A new channel of a right shape, charged to `account`; it ends when it is settled, unless somebody
+ * has joined. 0; -EDQUOT: there are `max` already; another negative errno: no control block is to
+ * be had. */
+int channel_create(struct channels *channels, struct account *account,
+                   const struct ring_shape *shape, const char *name, size_t nbytes,
+                   struct channel **ret_channel);
 
 /* The bytes that a buffer of at least `nbytes` has. */
 uint64_t channel_buffer_nbytes(uint64_t nbytes);

@@ -8,6 +8,7 @@
 #include "call.h"
 #include "handle.h"
 #include "name.h"
+#include "quota.h"
 
 _Static_assert((int)JOIN_TOPIC == (int)RING_TOPIC, "the same flags");
 _Static_assert((int)JOIN_DROP_OLDEST == (int)RING_DROP_OLDEST, "the same flags");
@@ -155,17 +156,26 @@ static int create(struct call *call, const struct wire_join *request,
                   struct channel **ret_channel) {
     struct ring_shape shape = shape_of(request);
     struct channels *channels = &call->server->channels;
-    int r =
-        channel_create(channels, &shape, (const char *)call->tail, call->tail_nbytes, ret_channel);
+    int r = quota_check(call, ACCOUNT_CHANNELS, 1);
 
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = channel_create(channels, call->client->account, &shape, (const char *)call->tail,
+                       call->tail_nbytes, ret_channel);
     if (r == -EDQUOT) {
         return call_fail(call, STATUS_LIMIT,
                          "there are %" PRIu64 " channels already: the limit is --max-channels",
                          channels->max);
     }
-    return r < 0 ? call_fail(call, STATUS_SYSTEM, "no control block for a channel can be made: %s",
-                             strerror(-r))
-                 : STATUS_OK;
+    if (r < 0) {
+        return call_fail(
+            call, STATUS_SYSTEM,
+            "no control block for a channel can be made: %s (it takes a descriptor and "
+            "a mapping of the daemon: RLIMIT_NOFILE, sysctl vm.max_map_count)",
+            strerror(-r));
+    }
+    return STATUS_OK;
 }
 
 static int take_seat(struct call *call, struct channel *channel,

@@ -13,6 +13,7 @@ static const struct {
                              ""},
     [ACCOUNT_NAMES] = {"names", "--client-names", ""},
     [ACCOUNT_TICKETS] = {"tickets", "--client-tickets", ": " TICKET_ADVICE},
+    [ACCOUNT_CHANNELS] = {"queues and topics", "--client-channels", ""},
 };
 
 static uint64_t limit_of(const struct options *options, enum account_kind kind) {
@@ -24,6 +25,8 @@ static uint64_t limit_of(const struct options *options, enum account_kind kind) 
         return options->client_storages;
     case ACCOUNT_NAMES:
         return options->client_names;
+    case ACCOUNT_CHANNELS:
+        return options->client_channels;
     default:
         return options->client_tickets;
     }

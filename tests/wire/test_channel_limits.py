@@ -152,24 +152,36 @@ def test_as_many_participants_as_the_channel_was_made_for(client):
 
 
 def test_each_limit_names_its_option(tmp_path):
-    options = ["--max-channels=3", "--client-channels=2", "--client-bytes=1M", "--max-storages=9"]
+    options = ["--max-channels=2", "--client-channels=3", "--client-bytes=1M", "--max-storages=9"]
     with d.Daemon(tmp_path, *options) as running, running.connect() as client:
-        seats = [sized(client, str(i)) for i in range(2)]
-        with refused(Status.LIMIT, "2 handles", "--client-channels"):
-            client.join("2")
-        with running.connect() as other:
-            sized(other, "2")
-            with refused(Status.LIMIT, "3 channels", "--max-channels"):
-                other.join("3")
+        seats = [sized(client, name) for name in "abb"]
+        with refused(Status.LIMIT, "3 handles", "--client-channels"):
+            client.join("a")
+        with running.connect() as other, refused(Status.LIMIT, "2 channels", "--max-channels"):
+            other.join("c")
+        client.delete("b")
+        for seat in seats[1:]:
+            client.send("LEAVE", channel=seat.channel, slot=seat.slot)
         with refused(Status.OUT_OF_MEMORY, "--client-bytes"):
-            client.call("BUFFERS", channel=seats[0].channel, nbytes=0)
-            client.send("LEAVE", channel=seats[1].channel, slot=0)
-            client.join("big", buffer_nbytes=1 << 17)
-        seats[0].use(1)
+            client.join("b", buffer_nbytes=1 << 17)
         storage = client.alloc(1)["storage"]
+        seats[0].use(1)
         with refused(Status.LIMIT, "--max-storages"):
             client.refer(seats[0].channel, 0, 1, *[storage] * 10)
         assert client.refer(seats[0].channel, 0, 1, *[storage] * 9)
+
+
+def test_queues_that_wait_for_their_messages_count_as_their_makers(tmp_path):
+    with d.Daemon(tmp_path, "--client-channels=2") as running, running.connect() as client:
+        for name in "ab":
+            seat = sized(client, name)
+            seat.use(0)
+            seat.send(0)
+            client.send("LEAVE", channel=seat.channel, slot=seat.slot)
+        with refused(Status.LIMIT, "2 queues and topics", "--client-channels"):
+            client.join("c")
+        client.delete("a")
+        sized(client, "c")
 
 
 def test_references_count_as_their_senders(tmp_path):

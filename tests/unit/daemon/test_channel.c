@@ -64,6 +64,7 @@ static void teardown(struct fixture *f) {
     participants_fini(&f->bob);
     channels_fini(&f->channels);
     EXPECT_EQ(0, f->account.used[ACCOUNT_ATTACHMENTS]);
+    EXPECT_EQ(0, f->account.used[ACCOUNT_CHANNELS]);
     lifepages_fini(&f->pages);
     storages_fini(&f->storages);
 }
@@ -88,7 +89,7 @@ static struct channel *given_channel(struct fixture *f, const char *name,
                                      const struct ring_shape *shape) {
     struct channel *channel;
 
-    EXPECT_EQ(0, channel_create(&f->channels, shape, name, strlen(name), &channel));
+    EXPECT_EQ(0, channel_create(&f->channels, &f->account, shape, name, strlen(name), &channel));
     give_size(f, channel);
     return channel;
 }
@@ -217,7 +218,7 @@ TEST(there_are_at_most_so_many) {
     for (int i = 0; i < CHANNELS; i++) {
         given_seat(&f.alice, given_channel(&f, names[i], &QUEUE));
     }
-    EXPECT_EQ(-EDQUOT, channel_create(&f.channels, &QUEUE, "d", 1, &channel));
+    EXPECT_EQ(-EDQUOT, channel_create(&f.channels, &f.account, &QUEUE, "d", 1, &channel));
     teardown(&f);
 }
 
