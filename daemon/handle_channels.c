@@ -5,23 +5,32 @@
 
 #include "call.h"
 
-/* At `to`, one after the other; returns how many. */
-static uint32_t add_participants(const struct channel *channel, char *to) {
-    struct ring_holder holders[RING_MEMBERS_MAX];
+/* What the control block says now. */
+struct view {
     struct ring_report report;
-    struct ring view = channel->ring;
+    struct ring_holder holders[RING_MEMBERS_MAX]; /* those who are in no way busy are missing */
+};
+
+static void look(const struct channel *channel, struct view *ret_view) {
+    struct ring ring = channel->ring;
+
+    ring_report(&ring, ret_view->holders, RING_MEMBERS_MAX, &ret_view->report);
+}
+
+/* At `to`, one after the other; returns how many. */
+static uint32_t add_participants(const struct channel *channel, const struct view *view, char *to) {
     uint32_t count = 0, next = 0;
 
-    ring_report(&view, holders, RING_MEMBERS_MAX, &report);
-    for (uint32_t slot = 0; slot < view.shape.members; slot++) {
+    for (uint32_t slot = 0; count < channel->seated; slot++) {
         const struct participant *participant = channel->seats[slot];
-        bool is_busy = next < report.nholders && holders[next].member == slot;
+        const struct ring_holder *holder = &view->holders[next];
+        bool is_busy = next < view->report.nholders && holder->member == slot;
         if (participant) {
             struct wire_participant entry = {.client = participant->participants->client,
                                              .slot = slot,
                                              .left = participant->has_left,
-                                             .holds = is_busy ? holders[next].holds : 0,
-                                             .behind = is_busy ? holders[next].behind : 0};
+                                             .holds = is_busy ? holder->holds : 0,
+                                             .behind = is_busy ? holder->behind : 0};
             memcpy(to + count++ * sizeof entry, &entry, sizeof entry);
         }
         next += is_busy;
@@ -31,28 +40,27 @@ static uint32_t add_participants(const struct channel *channel, char *to) {
 
 /* Adds one channel at `used` of the page. Returns its size, 0 when it does not fit. */
 static size_t add_channel(struct server *server, size_t used, const struct channel *channel) {
-    const struct ring *ring = &channel->ring;
-    struct ring view = *ring;
-    struct ring_report report;
+    const struct ring_shape *shape = &channel->ring.shape;
     size_t head = sizeof(struct wire_channel) + channel->name_nbytes;
     size_t padded = (head + 7) / 8 * 8;
     size_t nbytes = padded + channel->seated * sizeof(struct wire_participant);
     char *to = server->page + used;
+    struct view view;
 
     if (used + nbytes > sizeof server->page) {
         return 0;
     }
-    ring_report(&view, NULL, 0, &report);
+    look(channel, &view);
     struct wire_channel entry = {.channel = channel->id,
-                                 .buffer_nbytes = ring->shape.buffer_nbytes,
-                                 .messages = report.sent,
-                                 .depth = report.depth,
-                                 .closed = report.closed != 0,
-                                 .flags = ring->shape.flags,
-                                 .capacity = ring->shape.capacity,
-                                 .buffers = ring->shape.buffers,
-                                 .participants = ring->shape.members,
-                                 .count = add_participants(channel, to + padded),
+                                 .buffer_nbytes = shape->buffer_nbytes,
+                                 .messages = view.report.sent,
+                                 .depth = view.report.depth,
+                                 .closed = view.report.closed != 0,
+                                 .flags = shape->flags,
+                                 .capacity = shape->capacity,
+                                 .buffers = shape->buffers,
+                                 .participants = shape->members,
+                                 .count = add_participants(channel, &view, to + padded),
                                  .name_nbytes = (uint32_t)channel->name_nbytes};
     memcpy(to, &entry, sizeof entry);
     memcpy(to + sizeof entry, channel->name, channel->name_nbytes);

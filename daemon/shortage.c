@@ -88,6 +88,25 @@ static void add_tickets(struct text *text, const struct server *server) {
     }
 }
 
+static void add_queues(struct text *text, const struct server *server) {
+    uint64_t nbytes = 0, count = 0;
+
+    list_for_each (link, &server->channels.all) {
+        const struct channel *channel = container_of(link, struct channel, link);
+        if (channel->open == 0 && channel->storage) {
+            count++;
+            nbytes += channel->storage->nbytes;
+        }
+    }
+    if (count > 0) {
+        add(text,
+            "; %" PRIu64
+            " queues that nobody has open keep %s for their messages: receive them, or "
+            "tensorcx rm NAME",
+            count, size_of(nbytes).text);
+    }
+}
+
 int shortage_text(const struct server *server, uint64_t nbytes, const struct shortage *shortage,
                   char ret_text[WIRE_TEXT_MAX + 1]) {
     const struct segments *segments = &server->segments;
@@ -103,6 +122,7 @@ int shortage_text(const struct server *server, uint64_t nbytes, const struct sho
         server->storages.by_id.count);
     add_largest_holder(&text, server);
     add_tickets(&text, server);
+    add_queues(&text, server);
     add(&text, " (tensorcx clients lists all)");
     log_warn("event=memory.short asked=%" PRIu64 " committed=%" PRIu64 " capacity=%" PRIu64
              " error=%d",

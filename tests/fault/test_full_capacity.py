@@ -1,6 +1,7 @@
 """A full store: an error with numbers, and everything works again when something is given back."""
 
 import gc
+import os
 
 import numpy as np
 import pytest
@@ -92,6 +93,7 @@ def test_the_warm_pool_gives_way(start):
 LIMITS = {
     "--max-storages": lambda client: client.alloc(1),
     "--max-names": lambda client: client.put(f"n{client.numbers}", b"x"),
+    "--max-channels": lambda client: os.close(client.join(f"q{client.numbers}").fds[0]),
     "--max-waiting": lambda client: client.send("GET", b"never", flags=1),
 }
 

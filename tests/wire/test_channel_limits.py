@@ -140,6 +140,21 @@ def test_memory_of_messages_that_were_read_is_found_when_it_is_short(tmp_path):
         client.alloc(40 << 20)
 
 
+def test_who_finds_no_memory_is_told_what_forgotten_queues_keep(tmp_path):
+    with d.Daemon(tmp_path, "--capacity=64M") as running, running.connect() as client:
+        with running.connect() as sender:
+            seat = Seat(sender.join("q", buffer_nbytes=2 << 20))
+            seat.use(0)
+            seat.send(0)
+        running.settle(clients=1)
+        with refused(
+            Status.OUT_OF_MEMORY, "1 queues that nobody has open keep 32 MiB", "tensorcx rm"
+        ):
+            client.alloc(60 << 20)
+        client.delete("q")
+        client.alloc(60 << 20)
+
+
 # ----------------------------------------------------------------------------------------- limits
 
 
