@@ -124,3 +124,28 @@ def test_a_descriptor_that_the_kernel_does_not_let_pass_is_an_error_of_that_call
                 expect_refusal(client, client.send("MAP", segment=segment))
         _, fd = client.map(segment)
         os.close(fd)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot go over its own limit")
+@pytest.mark.parametrize("unread", [0, 4000], ids=["at once", "after unread replies"])
+def test_a_seat_comes_without_its_control_block_when_the_kernel_does_not_let_it_pass(start, unread):
+    daemon = start(preexec_fn=as_an_ordinary_user)
+    with daemon.connect() as observer, daemon.connect() as client:
+        before = observer.stats()["requests"]
+        for _ in range(unread):
+            client.send("STATS")
+        number = None
+        if unread:
+            number = client.send("JOIN", b"q", flags=4)
+            settle(lambda: observer.stats()["requests"] > before + unread, "the daemon to have all")
+        with in_flight(500):
+            if not unread:
+                number = client.send("JOIN", b"q", flags=4)
+            reply = client.receive()
+            while reply.request != number:
+                reply = client.receive()
+        assert (reply.status, reply.fds) == (Status.OK, [])
+        client.send("LEAVE", channel=reply["channel"], slot=reply["slot"])
+        again = client.join("q")
+        os.close(again.fds[0])
+        assert again["slot"] == reply["slot"]
