@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "support"))
+HERE = Path(__file__).parent
+sys.path.remove(str(HERE))  # pytest's own: tests/torch would pass for PyTorch where that is not
+sys.path.insert(0, str(HERE / "support"))
 
 
 def pytest_collection_modifyitems(items):
