@@ -1,5 +1,6 @@
 """Lets every test folder import what lies in tests/support; gives slow tests their time."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -14,3 +15,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(1200))
+
+
+def pytest_collection_finish():
+    """Whatever is loaded by now stays: a gc.collect() after each test need not look at it."""
+    gc.collect()
+    gc.freeze()

@@ -1,7 +1,5 @@
 """Every test module here has a daemon of its own, and every test must leave it empty."""
 
-import gc
-
 import daemon as d
 import pytest
 import torch  # noqa: F401
@@ -9,9 +7,6 @@ from empty import daemon, nothing_left  # noqa: F401  fixtures
 
 import tensorcx as cx
 from tensorcx import _default
-
-gc.collect()
-gc.freeze()  # each test collects what it left; PyTorch's own half a million objects stay anyway
 
 
 @pytest.fixture
