@@ -3,13 +3,10 @@
 PYTEST := PYTHONPATH=$(BUILD)/python $(VPY) -m pytest -q -p no:cacheprovider
 
 ## check: lint, C tests under sanitizers, Python tests, packaging; under 15 minutes
-check: # one after the other, also with -j: tests look at what the machine has left; but for two that do not
-	$(MAKE) lint
-	$(MAKE) unit
-	$(MAKE) python-tests
-	$(MAKE) -Otarget wire-tests numpy-oldest
-	$(MAKE) torch-tests
-	$(MAKE) packaging
+check: $(VENV)/.ready # with -j a line's targets run at once; what looks at the machine's /dev/shm runs alone
+	$(MAKE) -Otarget lint .venv-torch/.ready unit
+	$(MAKE) -Otarget python-tests torch-tests wire-tests numpy-oldest packaging
+	$(MAKE) fault-tests
 
 ## check-full: check, the NumPy matrix and the long variants of the fault tests
 check-full: check
@@ -18,7 +15,7 @@ check-full: check
 	$(MAKE) numpy-matrix
 	$(MAKE) slow-tests
 
-.PHONY: check check-full unit python-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging
+.PHONY: check check-full unit python-tests fault-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging
 
 # ------------------------------------------------------------------------------------------- C
 # tests/unit/<layer>/test_*.c: each is a program of its own, linked with all objects of its layer.
@@ -85,9 +82,13 @@ model model-full model-mutations:
 
 # -------------------------------------------------------------------------------------- Python
 
-## python-tests: tests/python, tests/fault, and whether bench runs, with the newest NumPy
+## python-tests: tests/python with the newest NumPy
 python-tests: all
-	$(PYTEST) -m 'not slow' tests/python tests/fault tests/bench
+	$(PYTEST) -m 'not slow' tests/python
+
+## fault-tests: whatever can go wrong, goes wrong; and whether bench runs
+fault-tests: all
+	$(PYTEST) -m 'not slow' tests/fault tests/bench
 
 ## wire-tests: the protocol, message by message
 wire-tests: all
