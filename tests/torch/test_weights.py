@@ -119,6 +119,17 @@ def test_a_module_without_memory_gets_it_by_load(published):
     assert torch.equal(module(X), published(X))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_module_of_torch_jit():
+    bridge.put_state_dict("linear", nn.Linear(2, 3))
+    module = torch.jit.script(nn.Linear(2, 3))
+    bridge.load(module, "linear")
+    assert cx.is_shared(module.weight)
+    module.weight.fill_(0)
+    assert torch.equal(module(torch.ones(2)), module.bias)
+    cx.delete("linear")
+
+
 def test_the_dtype_is_the_one_that_was_put():
     bridge.put_state_dict("half", nn.Linear(2, 3).half())
     module = nn.Linear(2, 3)

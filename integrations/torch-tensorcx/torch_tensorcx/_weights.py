@@ -121,7 +121,7 @@ def _tie(parameters: list[tuple[torch.nn.Module, str, torch.nn.Parameter | None]
     by_place: dict[Any, torch.nn.Parameter] = {}
     successors: dict[int, torch.nn.Parameter] = {}
     for part, key, old in parameters:
-        new = part._parameters.get(key)
+        new = getattr(part, key, None)
         if new is None or new is old:
             continue
         new.requires_grad_(False)
@@ -129,7 +129,7 @@ def _tie(parameters: list[tuple[torch.nn.Module, str, torch.nn.Parameter | None]
         _set(part, key, by_place.setdefault(place, new))
         successors[id(old)] = by_place[place]
     for part, key, old in parameters:
-        if part._parameters.get(key) is old and id(old) in successors:
+        if getattr(part, key, None) is old and id(old) in successors:
             _set(part, key, successors[id(old)])
 
 
