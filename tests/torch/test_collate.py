@@ -91,6 +91,12 @@ def test_it_leaves_the_rest_to_default_collate(batch):
     assert type(made) is type(default) and str(made) == str(default)
 
 
+def test_it_follows_the_default_device():
+    with torch.device("meta"):
+        assert bridge.collate([1, 2]).is_meta
+        assert cx.is_shared(bridge.collate([torch.ones(2, device="cpu")]))
+
+
 def test_gradients_flow_as_with_default_collate():
     x = torch.ones(2, requires_grad=True)
     bridge.collate([x, x]).sum().backward()

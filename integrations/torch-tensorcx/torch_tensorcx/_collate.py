@@ -37,6 +37,8 @@ def _stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
 def _shared(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def make_shared(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
         made = make(batch, collate_fn_map=collate_fn_map)
+        if not made.is_cpu:  # PyTorch's default device is another
+            return made
         return _empty(made.shape, made.dtype).copy_(made)
 
     return make_shared
