@@ -61,7 +61,7 @@ def _of_each(convert: Callable[[Any], Any], tree: Any, path: tuple[str, ...] = (
 
 def _from_torch(t: torch.Tensor, copy: bool | None) -> cx.Tensor:
     if not isinstance(t, torch.Tensor):
-        raise TypeError(f"a torch.Tensor or a mapping was expected, not {type(t).__name__}")
+        raise TypeError(f"a torch.Tensor or a mapping was expected, not {type(t)}")
     objection = _objection(t)
     if objection:
         raise cx.ExchangeError(objection)
@@ -88,7 +88,7 @@ class _Producer:
 
 def _to_torch(t: cx.Tensor) -> torch.Tensor:
     if not isinstance(t, cx.Tensor):
-        raise TypeError(f"a tensorcx tensor or bundle was expected, not {type(t).__name__}")
+        raise TypeError(f"a tensorcx tensor or bundle was expected, not {type(t)}")
     if t.readonly:
         raise cx.ExchangeError(
             "the tensor is read-only, and PyTorch would write through it: pass t.copy()"
