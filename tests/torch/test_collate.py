@@ -226,6 +226,7 @@ class Fragile(Numbered):
 def test_batches_that_nobody_takes_are_free_after_the_lease(forgetful):
     batches = iter(loader(Numbered(64), batch_size=4, prefetch_factor=4))
     assert next(batches)["y"].tolist() == [0, 1, 2, 3]
+    d.settle(lambda: cx.stats()["tickets"], "batches made ahead")
     del batches
     with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
         for batch in loader(Fragile(64), batch_size=4, prefetch_factor=4):
