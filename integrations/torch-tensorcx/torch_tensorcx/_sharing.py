@@ -10,6 +10,7 @@ from torch.multiprocessing import reductions
 
 import tensorcx as cx
 from tensorcx._default import client_of
+from tensorcx._ref import by_reference, redeem
 from torch_tensorcx._exchange import to_torch
 
 _Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -49,11 +50,12 @@ def reduce_storage(storage: torch.UntypedStorage) -> Any:
     """All tensors are made of storages: of every dtype and layout, parameters and subclasses."""
     shared = shared_tensor(storage)
     if shared is not None:
-        return storage_of, (shared,)
+        return storage_of, by_reference(shared)[1]  # in one step: each object pickled costs
     return reductions.reduce_storage(storage)  # type: ignore[no-untyped-call]
 
 
-def storage_of(shared: cx.Tensor) -> torch.UntypedStorage:
+def storage_of(ticket: bytes, socket: str) -> torch.UntypedStorage:
+    shared: cx.Tensor = redeem(ticket, socket)
     return to_torch(shared).untyped_storage()
 
 
@@ -67,13 +69,30 @@ def shared_tensor(storage: torch.UntypedStorage) -> cx.Tensor | None:
 
 
 def reduce_tensor(t: torch.Tensor) -> Any:
-    """As PyTorch's own, which forgets that a tensor is a conjugated or negated view."""
+    """As PyTorch's own, which forgets that a tensor is a conjugated or negated view.
+
+    Plain tensors take a shorter way: PyTorch's costs more than all the rest.
+    """
     if t.layout == torch.strided and t.device.type == "cpu" and not t.is_nested:
-        if t.is_conj() and shared_tensor(t.untyped_storage()) is not None:
-            return conjugated, (t.conj(),)
-        if t.is_neg() and shared_tensor(t.untyped_storage()) is not None:
-            return negated, (torch._neg_view(t),)
+        storage = t.untyped_storage()
+        if client_of(storage.data_ptr(), storage.nbytes()):
+            if t.is_conj():
+                return conjugated, (t.conj(),)
+            if t.is_neg():
+                return negated, (torch._neg_view(t),)
+            if type(t) is torch.Tensor and not t.requires_grad and not t.is_quantized:
+                return view_of, (storage, t.dtype, t.storage_offset(), tuple(t.shape), t.stride())
     return reductions.reduce_tensor(t)  # type: ignore[no-untyped-call]
+
+
+def view_of(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, offset, shape, strides)
 
 
 def conjugated(t: torch.Tensor) -> torch.Tensor:
