@@ -347,6 +347,133 @@ TCX_API int tcx_bundle_ticket(tcx_client_t *client, tcx_bundle_t *bundle, void *
 TCX_API int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes,
                        tcx_tensor_t **ret_tensor, tcx_bundle_t **ret_bundle);
 
+/* ------------------------------------------------------------------------------------- channels */
+
+/* A channel is a bounded ring of messages, tensors or bundles, with buffers of its own. Of a
+ * queue's messages each goes to one receiver; of a topic's each goes to all who have subscribed by
+ * then. Whoever opens it first makes it, all others join, in any order. First in, first out. A
+ * queue lives while it has a handle or a message that nobody has received, a topic while it has a
+ * handle; tcx_delete() ends both.
+ *
+ * Sending and receiving touch memory alone, but for a call that waits, the first message, and
+ * messages by reference. A private array is copied once, into a buffer. What is shared already and
+ * contiguous goes by reference, and so does what is larger than a buffer: that asks the daemon.
+ *
+ * `timeout` of the calls below: seconds; 0: do not wait; negative: no limit. A call that waits uses
+ * no processor, runs the client's interrupt function (TCX_INTERRUPTED), and ends within a tenth of
+ * a second when the daemon is gone. TCX_TIMEOUT: the text names who is in the way (client, pid,
+ * program). TCX_CLOSED: the channel has been shut down, or this handle is closed. TCX_LOST: the
+ * daemon that had the channel is gone, and its messages are; what was received stays. A handle
+ * stays lost: open the channel anew. TCX_INTERNAL: somebody has written nonsense into the channel;
+ * of a message: it is skipped.
+ *
+ * When a process ends, however it does, the others go on: what it was sending is not sent, what it
+ * had received is gone with it, buffers it had are free again.
+ *
+ * Fork. In the child a handle joins anew when it is first used, a subscription is closed
+ * (TCX_CLOSED). Received tensors are inherited like all others. Loans are not: they are the
+ * parent's to send, the child must not write into them. */
+
+/* One handle: a participant of a channel. Its client must be closed after it. */
+typedef struct tcx_channel tcx_channel_t;
+
+enum tcx_channel_flag {
+    TCX_CHANNEL_TOPIC = 1,      /* else a queue */
+    TCX_CHANNEL_DROP_OLDEST = 2 /* full, it drops its oldest message; else senders wait */
+};
+
+/* 0 or a NULL in place of all: whatever the channel has, or the default if it is new. */
+typedef struct tcx_channel_options {
+    unsigned flags;         /* enum tcx_channel_flag: these always count */
+    uint32_t capacity;      /* messages that wait to be received: 1 to 512; default 8 */
+    uint32_t buffers;       /* at most 896; default capacity + 8 */
+    uint32_t participants;  /* handles at a time: at most 1,024; default 128 */
+    uint64_t buffer_nbytes; /* default: as many as the first message needs that needs a buffer */
+} tcx_channel_options_t;
+
+/* Opens a channel, and makes it if need be. Asks the daemon. TCX_INVALID: name, options, or options
+ * that differ from those of the channel: the text has both; TCX_EXISTS: the name is a tensor's;
+ * TCX_LIMIT; TCX_OUT_OF_MEMORY; TCX_SYSTEM. */
+TCX_API int tcx_channel_open(tcx_client_t *client, const char *name,
+                             const tcx_channel_options_t *options, tcx_channel_t **ret_channel);
+
+/* A handle that receives a topic's messages from the next one on, or with `latest` the newest at
+ * each call, beginning with the last one sent (only where the oldest are dropped). It is closed by
+ * itself. Asks the daemon. TCX_INVALID; otherwise as tcx_channel_open(). */
+TCX_API int tcx_channel_subscribe(tcx_channel_t *topic, int latest, tcx_channel_t **ret_reader);
+
+/* Closes the handle for all threads: calls that wait on it end with TCX_CLOSED, and so do all later
+ * ones. What was received or loaned stays valid, and so does the handle, until
+ * tcx_channel_close(). Never waits. */
+TCX_API void tcx_channel_leave(tcx_channel_t *channel);
+
+/* The same, and gives the handle back: no thread may use it any more. NULL is fine. */
+TCX_API void tcx_channel_close(tcx_channel_t *channel);
+
+/* Ends the channel for everybody: nothing is sent any more, receivers get what is left and then
+ * TCX_CLOSED. */
+TCX_API int tcx_channel_shutdown(tcx_channel_t *channel);
+
+/* Memory to be sent: a writable C-contiguous tensor in a buffer of the channel, which counts as
+ * local (tcx_put() copies it). Without a tcx_channel_send_loan() its last reference gives the
+ * buffer back. Waits for a free buffer. TCX_INVALID: larger than a buffer. */
+TCX_API int tcx_channel_loan(tcx_channel_t *channel, tcx_dtype_t dtype, int32_t ndim,
+                             const int64_t *shape, double timeout, tcx_tensor_t **ret_tensor);
+
+/* Sends it as it is, no copy. From then on its memory is its receivers': the caller must not touch
+ * it and only gives its reference back. On failure it still is a loan. Waits while the channel is
+ * full. TCX_INVALID: not a loan of this handle (a view of one is none), or sent already. */
+TCX_API int tcx_channel_send_loan(tcx_channel_t *channel, tcx_tensor_t *loan, double timeout);
+
+/* Sends an array in any layout, or a bundle (as in tcx_put_bundle()). `source` is no longer needed
+ * afterwards; of what goes by reference the receiver sees later writes. Waits for a free buffer and
+ * while the channel is full. TCX_EXCHANGE, TCX_INVALID, TCX_OUT_OF_MEMORY, TCX_LIMIT, TCX_STALE. */
+TCX_API int tcx_channel_send(tcx_channel_t *channel, const tcx_array_t *source, double timeout);
+TCX_API int tcx_channel_send_bundle(tcx_channel_t *channel, const tcx_item_t *items, size_t count,
+                                    double timeout);
+
+/* The next message. Sets exactly one of *ret_tensor and *ret_bundle and leaves the other alone. Its
+ * buffer is the receiver's until the last reference to the tensor, or to the bundle and all its
+ * tensors, is given back: on any thread, at any time, without waiting. What lies in a buffer counts
+ * as local; what came by reference is shared as before. Of a topic's message all receivers have the
+ * same memory. `spin_us`: for how many microseconds to look for a message with all the processor's
+ * might before sleeping. A message that cannot be opened for want of memory or time (TCX_TIMEOUT,
+ * TCX_SYSTEM, TCX_OUT_OF_MEMORY, TCX_LIMIT, TCX_INTERRUPTED) is this handle's and comes at the next
+ * call. TCX_CLOSED: and nothing is left; TCX_STALE: what the message referred to is gone;
+ * TCX_INVALID: a topic is received from by tcx_channel_subscribe(). */
+TCX_API int tcx_channel_recv(tcx_channel_t *channel, double timeout, double spin_us,
+                             tcx_tensor_t **ret_tensor, tcx_bundle_t **ret_bundle);
+
+typedef struct tcx_channel_info {
+    const char *name; /* owned by the handle */
+    unsigned flags;
+    uint32_t capacity, buffers, participants;
+    uint64_t buffer_nbytes; /* 0: no size yet */
+    uint64_t nbytes;        /* of all buffers */
+    uint64_t messages;      /* sent since the channel was made */
+    uint32_t depth;         /* of these, not yet received, by the slowest */
+    uint32_t handles;       /* that are open */
+    uint32_t readers;       /* a topic's subscriptions; of a queue every handle may receive */
+    uint64_t missed;        /* messages dropped or skipped before those that this handle received */
+    int is_closed;          /* shut down */
+} tcx_channel_info_t;
+
+/* Takes the channel's lock, so may wait for a tenth of a second. Does not ask. */
+TCX_API void tcx_channel_info(tcx_channel_t *channel, tcx_channel_info_t *ret_info);
+
+/* Who uses buffers (loaned or received), or has messages yet to receive. */
+typedef struct tcx_holder {
+    uint64_t client; /* its tcx_peer_t's id */
+    int pid;         /* 0: not known */
+    const char *program;
+    uint32_t buffers;
+    uint32_t behind; /* a subscription's messages */
+} tcx_holder_t;
+
+/* Calls `fn` for every handle that does; as tcx_list(). Asks the daemon. */
+typedef int (*tcx_holder_fn)(void *context, const tcx_holder_t *holder);
+TCX_API int tcx_channel_holders(tcx_channel_t *channel, tcx_holder_fn fn, void *context);
+
 /* --------------------------------------------------------------------------------------- DLPack */
 
 /* From <dlpack/dlpack.h>, which callers of this section include themselves. */
