@@ -8,9 +8,17 @@
 #include "index.h"
 #include "session.h"
 
-/* A bundle's index is one array of bytes in its storage. Copies it: the original may change. */
+static const char *packed_bytes(const struct tcx_bundle *bundle) {
+    return bundle->storage ? bundle->storage->address : bundle->base->array.data;
+}
+
+static uint64_t packed_nbytes(const struct tcx_bundle *bundle) {
+    return bundle->storage ? bundle->storage->nbytes : bundle->base->nbytes;
+}
+
+/* A bundle's index is one array of bytes behind the arrays. Copies it: the original may change. */
 static int copy_index(struct tcx_bundle *bundle, const struct desc *desc) {
-    const char *wrong = desc_check(desc, bundle->storage->nbytes);
+    const char *wrong = desc_check(desc, packed_nbytes(bundle));
 
     if (!wrong && (desc->ndim != 1 || dtype_nbytes(desc->dtype) != 1 || desc->shape[0] == 0 ||
                    !shape_is_contiguous(1, desc->shape, desc->strides))) {
@@ -25,7 +33,7 @@ static int copy_index(struct tcx_bundle *bundle, const struct desc *desc) {
     if (!bundle->index) {
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
-    memcpy(bundle->index, bundle->storage->address + bundle->index_offset, bundle->index_nbytes);
+    memcpy(bundle->index, packed_bytes(bundle) + bundle->index_offset, bundle->index_nbytes);
     return STATUS_OK;
 }
 
@@ -47,6 +55,20 @@ static const char *count_keys(struct index_reader reader, size_t *ret_count) {
     return NULL;
 }
 
+static int open_tensor(const struct tcx_bundle *bundle, const struct index_item *item,
+                       struct storage *const *storages, struct tcx_tensor **ret_tensor) {
+    if (storages[item->storage]) {
+        return tensor_from_desc(storage_ref(storages[item->storage]), &item->desc,
+                                bundle->is_readonly, NULL, ret_tensor);
+    }
+    int r = tensor_at(bundle->base->array.data, bundle->base->nbytes, &item->desc,
+                      bundle->is_readonly, NULL, ret_tensor);
+    if (r == STATUS_OK) {
+        (*ret_tensor)->base = tcx_tensor_ref(bundle->base);
+    }
+    return r;
+}
+
 static int open_item(struct tcx_bundle *bundle, const struct index_item *item,
                      struct storage *const *storages) {
     struct bundle_item *to = &bundle->items[bundle->count];
@@ -54,8 +76,7 @@ static int open_item(struct tcx_bundle *bundle, const struct index_item *item,
 
     *to = (struct bundle_item){.depth = item->depth};
     if (item->has_tensor) {
-        r = tensor_from_desc(storage_ref(storages[item->storage]), &item->desc, bundle->is_readonly,
-                             NULL, &to->tensor);
+        r = open_tensor(bundle, item, storages, &to->tensor);
     }
     if (r == STATUS_OK) {
         bundle->nbytes += to->tensor ? to->tensor->nbytes : 0;
@@ -116,16 +137,20 @@ static int read_index(struct session *session, struct tcx_bundle *bundle) {
     return r;
 }
 
-int bundle_open(struct session *session, struct storage *storage, const struct desc *desc,
-                int readonly, const struct name_tag *tag, struct tcx_bundle **ret_bundle) {
+/* Takes `storage` or `base`, whichever there is. */
+static int open_packed(struct session *session, struct storage *storage, struct tcx_tensor *base,
+                       const struct desc *desc, int readonly, const struct name_tag *tag,
+                       struct tcx_bundle **ret_bundle) {
     struct tcx_bundle *bundle = calloc(1, sizeof *bundle);
 
     if (!bundle) {
         storage_unref(storage);
+        tcx_tensor_unref(base);
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
     atomic_init(&bundle->refs, 1);
     bundle->storage = storage;
+    bundle->base = base;
     bundle->version = tag->version;
     bundle->is_readonly = readonly || (desc->flags & DESC_READONLY);
     bundle->name = tag->name ? strdup(tag->name) : NULL;
@@ -140,6 +165,18 @@ int bundle_open(struct session *session, struct storage *storage, const struct d
     }
     *ret_bundle = bundle;
     return STATUS_OK;
+}
+
+int bundle_open(struct session *session, struct storage *storage, const struct desc *desc,
+                int readonly, const struct name_tag *tag, struct tcx_bundle **ret_bundle) {
+    return open_packed(session, storage, NULL, desc, readonly, tag, ret_bundle);
+}
+
+int bundle_open_in(struct session *session, struct tcx_tensor *base, const struct desc *desc,
+                   struct tcx_bundle **ret_bundle) {
+    static const struct name_tag no_name;
+
+    return open_packed(session, NULL, base, desc, 0, &no_name, ret_bundle);
 }
 
 /* --------------------------------------------------------------------------------------- public */
@@ -159,6 +196,7 @@ void tcx_bundle_unref(tcx_bundle_t *bundle) {
         tcx_tensor_unref(bundle->items[i].tensor);
     }
     storage_unref(bundle->storage);
+    tcx_tensor_unref(bundle->base);
     free(bundle->items);
     free(bundle->keys);
     free(bundle->index);
@@ -182,12 +220,12 @@ void tcx_bundle_item(const tcx_bundle_t *bundle, size_t index, const char *const
 void tcx_bundle_info(const tcx_bundle_t *bundle, tcx_info_t *ret_info) {
     *ret_info = (tcx_info_t){
         .nbytes = bundle->nbytes,
-        .storage_id = bundle->storage->id,
-        .storage_nbytes = bundle->storage->nbytes,
+        .storage_id = bundle->storage ? bundle->storage->id : 0,
+        .storage_nbytes = packed_nbytes(bundle),
         .version = bundle->version,
         .name = bundle->name,
         .readonly = bundle->is_readonly,
-        .is_shared = session_is_alive(bundle->storage->session),
+        .is_shared = bundle->storage && session_is_alive(bundle->storage->session),
         .device_type = 1,
     };
 }

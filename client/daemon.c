@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "client.h"
+#include "daemon.h"
 #include "error.h"
 
 int tcx_stats(tcx_client_t *client, tcx_stats_t *ret_stats) {
@@ -66,14 +67,15 @@ static size_t report(const char *at, size_t left, uint64_t self, tcx_peer_fn fn,
 }
 
 /* Asks for the clients after *after and reports them. */
-static int report_page(struct session *session, uint64_t *after, tcx_peer_fn fn, void *context,
-                       int *ret_more) {
+static int report_page(struct session *session, uint64_t *after, int64_t answer_ns, tcx_peer_fn fn,
+                       void *context, int *ret_more) {
     struct wire_clients fixed = {.after = *after};
     struct frame frame = REQUEST(CLIENTS, &fixed);
     struct call *call;
     size_t left;
     int stop = 0;
-    int r = call_run(session, &frame, 0, &call);
+    int64_t extra_ns = answer_ns ? answer_ns - session->patience.answer_ns : 0;
+    int r = call_run(session, &frame, extra_ns < 0 ? extra_ns : 0, &call);
 
     if (r != STATUS_OK) {
         return r;
@@ -93,19 +95,25 @@ static int report_page(struct session *session, uint64_t *after, tcx_peer_fn fn,
     return r;
 }
 
+int daemon_peers(struct session *session, uint64_t after, int64_t answer_ns, tcx_peer_fn fn,
+                 void *context) {
+    int more = 1;
+    int r = STATUS_OK;
+
+    while (r == STATUS_OK && more) {
+        r = report_page(session, &after, answer_ns, fn, context, &more);
+    }
+    return r;
+}
+
 int tcx_clients(tcx_client_t *client, tcx_peer_fn fn, void *context) {
     struct session *session;
-    uint64_t after = 0;
-    int more = 1;
     int r = client_session(client, &session);
 
-    if (r != STATUS_OK) {
-        return r;
+    if (r == STATUS_OK) {
+        r = daemon_peers(session, 0, 0, fn, context);
+        session_unref(session);
     }
-    while (r == STATUS_OK && more) {
-        r = report_page(session, &after, fn, context, &more);
-    }
-    session_unref(session);
     return r;
 }
 

@@ -11,10 +11,9 @@
 #include "client.h"
 #include "error.h"
 #include "hold.h"
-#include "index.h"
 #include "layout.h"
 #include "name.h"
-#include "publish.h"
+#include "pack.h"
 
 #define ITEM_ALIGNMENT 64 /* of arrays in a pack: what consumers of DLPack ask for at most */
 
@@ -24,16 +23,6 @@ struct entry {
     struct storage *storage; /* counted: what it refers to; NULL: private, or an empty mapping */
     struct entry *same;      /* an earlier entry with the same memory and layout; NULL: none */
     uint64_t offset;         /* in the pack, or in `storage` */
-};
-
-struct pack {
-    struct entry *entries; /* owned; in the caller's order */
-    struct entry **sorted; /* owned array, borrowed entries: scratch */
-    size_t count;
-    uint64_t *ids; /* owned: of the storages referred to, ascending, no two the same */
-    uint32_t id_count;
-    uint64_t data_nbytes; /* of the private arrays */
-    struct index_writer index;
 };
 
 /* ---------------------------------------------------------------------------------------- paths */
@@ -234,8 +223,8 @@ static int write_index(struct pack *pack, const struct publication *publication)
     return pack->index.is_out_of_memory ? error_plain(STATUS_OUT_OF_MEMORY) : STATUS_OK;
 }
 
-static int pack_init(struct pack *pack, struct session *session,
-                     const struct publication *publication, const tcx_item_t *items, size_t count) {
+int pack_init(struct pack *pack, struct session *session, const struct publication *publication,
+              const tcx_item_t *items, size_t count) {
     int r = STATUS_OK;
 
     *pack = (struct pack){.count = count};
@@ -258,7 +247,7 @@ static int pack_init(struct pack *pack, struct session *session,
     return r == STATUS_OK ? write_index(pack, publication) : r;
 }
 
-static void pack_fini(struct pack *pack) {
+void pack_fini(struct pack *pack) {
     for (size_t i = 0; pack->entries && i < pack->count; i++) {
         storage_unref(pack->entries[i].storage);
     }
@@ -270,8 +259,18 @@ static void pack_fini(struct pack *pack) {
 
 /* -------------------------------------------------------------------------------------- putting */
 
-/* The packed bytes: arrays, then the index. */
-static void write_pack(const struct pack *pack, char *to) {
+uint64_t pack_nbytes(const struct pack *pack) {
+    return pack->data_nbytes + pack->index.nbytes;
+}
+
+void pack_describe(const struct pack *pack, uint32_t flags, struct desc *ret_desc) {
+    int64_t length = (int64_t)pack->index.nbytes;
+    tcx_array_t index = {.dtype = {TCX_UINT, 8, 1}, .ndim = 1, .shape = &length};
+
+    layout_describe(&index, pack->data_nbytes, DESC_BUNDLE | flags, ret_desc);
+}
+
+void pack_write(const struct pack *pack, char *to) {
     for (size_t i = 0; i < pack->count; i++) {
         const struct entry *entry = &pack->entries[i];
         if (is_private(entry) && !entry->same) {
@@ -300,18 +299,36 @@ static int attach(struct session *session, const struct storage *storage, const 
     return r;
 }
 
+int pack_store(const struct pack *pack, struct session *session, struct storage **ret_storage) {
+    struct storage *storage;
+    int r = storage_allocate(session, pack_nbytes(pack), &storage);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    storage_populate(storage);
+    pack_write(pack, storage->address);
+    r = attach(session, storage, pack);
+    if (r != STATUS_OK) {
+        storage_unref(storage);
+        return r;
+    }
+    *ret_storage = storage;
+    return STATUS_OK;
+}
+
 /* The whole pack in one message. */
 static int put_small(struct session *session, const struct publication *publication,
                      const struct pack *pack, const struct desc *desc, struct storage **ret_storage,
                      uint64_t *ret_version) {
-    size_t nbytes = pack->data_nbytes + pack->index.nbytes;
+    size_t nbytes = pack_nbytes(pack);
     struct wire_grant grant;
     char *bytes = calloc(1, nbytes); /* zeroes between arrays: no old bytes of ours leave */
 
     if (!bytes) {
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
-    write_pack(pack, bytes);
+    pack_write(pack, bytes);
     int r = publish_bytes(session, publication, desc, bytes, nbytes, &grant, ret_version);
     free(bytes);
     return r == STATUS_OK ? storage_take(session, &grant, ret_storage) : r;
@@ -321,35 +338,28 @@ static int put_large(struct session *session, const struct publication *publicat
                      const struct pack *pack, const struct desc *desc, struct storage **ret_storage,
                      uint64_t *ret_version) {
     struct storage *storage;
-    int r = storage_allocate(session, pack->data_nbytes + pack->index.nbytes, &storage);
+    int r = pack_store(pack, session, &storage);
 
-    if (r != STATUS_OK) {
-        return r;
-    }
-    storage_populate(storage);
-    write_pack(pack, storage->address);
-    r = attach(session, storage, pack);
     if (r == STATUS_OK && publication->name) {
         r = publish_storage(session, publication, storage, desc, ret_version);
+        if (r != STATUS_OK) {
+            storage_unref(storage);
+        }
     }
-    if (r != STATUS_OK) {
-        storage_unref(storage);
-        return r;
+    if (r == STATUS_OK) {
+        *ret_storage = storage;
     }
-    *ret_storage = storage;
-    return STATUS_OK;
+    return r;
 }
 
 static int put_pack(struct session *session, const struct publication *publication,
                     const struct pack *pack, tcx_bundle_t **ret_bundle) {
-    int64_t length = (int64_t)pack->index.nbytes;
-    tcx_array_t index = {.dtype = {TCX_UINT, 8, 1}, .ndim = 1, .shape = &length};
-    int is_small = pack->id_count == 0 && pack->data_nbytes + pack->index.nbytes <= WIRE_PUT_MAX;
+    int is_small = pack->id_count == 0 && pack_nbytes(pack) <= WIRE_PUT_MAX;
     struct storage *storage;
     uint64_t version = 0;
     struct desc desc;
 
-    layout_describe(&index, pack->data_nbytes, DESC_BUNDLE | publication->desc_flags, &desc);
+    pack_describe(pack, publication->desc_flags, &desc);
     int r = publication->name && is_small
                 ? put_small(session, publication, pack, &desc, &storage, &version)
                 : put_large(session, publication, pack, &desc, &storage, &version);

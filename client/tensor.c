@@ -75,10 +75,10 @@ void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
 
 /* ---------------------------------------------------------------------------------- in storages */
 
-/* Whether a peer's description makes sense in `storage`, and is of a kind that we can read. */
-static int check_desc(const struct storage *storage, const struct desc *desc) {
+/* Whether a peer's description makes sense in so many bytes, and is of a kind that we can read. */
+static int check_desc(const struct desc *desc, uint64_t nbytes) {
     tcx_dtype_t dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes};
-    const char *wrong = desc_check(desc, storage->nbytes);
+    const char *wrong = desc_check(desc, nbytes);
     char text[DTYPE_TEXT_SIZE];
 
     if (wrong) {
@@ -97,38 +97,40 @@ static int check_desc(const struct storage *storage, const struct desc *desc) {
     return STATUS_OK;
 }
 
-/* A tensor as tensor_create() makes it, from a description that has been checked. */
-static struct tcx_tensor *create_from_desc(const struct storage *storage, const struct desc *desc,
-                                           const struct name_tag *tag) {
+int tensor_at(char *address, uint64_t nbytes, const struct desc *desc, int readonly,
+              const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
     tcx_array_t array = {
-        .data = storage->address ? storage->address + desc->byte_offset : NULL,
+        .data = address ? address + desc->byte_offset : NULL,
         .dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes},
         .ndim = desc->ndim,
         .shape = desc->shape,
     };
-    uint64_t nbytes = 0;
+    uint64_t used = 0;
+    int r = check_desc(desc, nbytes);
 
-    shape_nbytes(desc->ndim, desc->shape, layout_itemsize(array.dtype), &nbytes);
-    return tensor_create(&array, nbytes, tag);
+    if (r != STATUS_OK) {
+        return r;
+    }
+    shape_nbytes(desc->ndim, desc->shape, layout_itemsize(array.dtype), &used);
+    struct tcx_tensor *tensor = tensor_create(&array, used, tag);
+    if (!tensor) {
+        return STATUS_OUT_OF_MEMORY;
+    }
+    tensor->array.readonly = readonly || (desc->flags & DESC_READONLY);
+    *ret_tensor = tensor;
+    return STATUS_OK;
 }
 
 int tensor_from_desc(struct storage *storage, const struct desc *desc, int readonly,
                      const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
-    struct tcx_tensor *tensor = NULL;
-    int r = check_desc(storage, desc);
+    int r = tensor_at(storage->address, storage->nbytes, desc, readonly, tag, ret_tensor);
 
     if (r == STATUS_OK) {
-        tensor = create_from_desc(storage, desc, tag);
-        r = tensor ? STATUS_OK : STATUS_OUT_OF_MEMORY;
-    }
-    if (r != STATUS_OK) {
+        (*ret_tensor)->storage = storage;
+    } else {
         storage_unref(storage);
-        return r;
     }
-    tensor->array.readonly = readonly || (desc->flags & DESC_READONLY);
-    tensor->storage = storage;
-    *ret_tensor = tensor;
-    return STATUS_OK;
+    return r;
 }
 
 int tensor_allocate(struct session *session, const tcx_array_t *array, uint64_t nbytes,

@@ -36,8 +36,12 @@ struct name_tag {     /* how a tensor was put or got */
 struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
                                  const struct name_tag *tag);
 
-/* A tensor in `storage` as a description of a peer says, after checking that it lies inside. Takes
- * the storage, also on failure. */
+/* A tensor in the `nbytes` at `address` as a description of a peer says, after checking that it
+ * lies inside. Owns nothing yet, as above. */
+int tensor_at(char *address, uint64_t nbytes, const struct desc *desc, int readonly,
+              const struct name_tag *tag, struct tcx_tensor **ret_tensor);
+
+/* The same in `storage`. Takes the storage, also on failure. */
 int tensor_from_desc(struct storage *storage, const struct desc *desc, int readonly,
                      const struct name_tag *tag, struct tcx_tensor **ret_tensor);
 

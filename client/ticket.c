@@ -153,14 +153,14 @@ static int issue_bundle(const struct tcx_bundle *bundle, const struct storage *s
 int tcx_bundle_ticket(tcx_client_t *client, tcx_bundle_t *bundle, void *ret_ticket,
                       size_t *ret_nbytes) {
     struct tcx_bundle *copy = NULL;
-    struct storage *storage;
+    struct storage *storage = NULL;
     struct session *session;
     int r = client_session(client, &session);
 
     if (r != STATUS_OK) {
         return r;
     }
-    r = hold_again(session, bundle->storage, &storage);
+    r = bundle->storage ? hold_again(session, bundle->storage, &storage) : STATUS_OK;
     if (r == STATUS_OK && storage) {
         r = issue_bundle(bundle, storage, ret_ticket, ret_nbytes);
         storage_unref(storage);
