@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "channel_seat.h"
 #include "clock.h"
 #include "error.h"
 #include "outbox.h"
@@ -138,7 +139,14 @@ static void take_back(struct session *session, uint16_t opcode, const void *body
         storages_return(session, body, 1);
         break;
     case MESSAGE_HOLD:
+    case MESSAGE_FETCH:
         storages_return(session, tail, tail_nbytes / sizeof(struct wire_grant));
+        break;
+    case MESSAGE_BUFFERS:
+        seat_undo_grant(session, &((const struct wire_buffers_reply *)body)->grant);
+        break;
+    case MESSAGE_JOIN:
+        seat_undo_join(session, body);
         break;
     case MESSAGE_ALIVE:
         segments_bury(session, tail, tail_nbytes);

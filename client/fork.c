@@ -45,6 +45,7 @@ static void keep_for_child(struct session *session) {
     struct frame frame = REQUEST(FORK, &fixed);
 
     storages_drain(session);
+    atomic_fetch_add(&session->forked, 1);
     if (session->by_id && !atomic_load(&session->is_dead)) {
         session->fork_page = map_page(&frame.fd);
         if (outbox_send(session, &frame) == NO_MEMORY) {

@@ -125,13 +125,12 @@ int layout_compare(const tcx_array_t *a, const tcx_array_t *b) {
 
 void layout_describe(const tcx_array_t *array, uint64_t byte_offset, uint32_t flags,
                      struct desc *ret_desc) {
-    *ret_desc = (struct desc){
-        .dtype = {array->dtype.code, array->dtype.bits, array->dtype.lanes},
-        .device_type = 1,
-        .flags = flags,
-        .ndim = array->ndim,
-        .byte_offset = byte_offset,
-    };
+    /* Not as one: that would set all dimensions to 0, which takes longer than a short message. */
+    ret_desc->dtype = (struct desc_dtype){array->dtype.code, array->dtype.bits, array->dtype.lanes};
+    ret_desc->device_type = 1;
+    ret_desc->flags = flags;
+    ret_desc->ndim = array->ndim;
+    ret_desc->byte_offset = byte_offset;
     for (int32_t i = 0; i < array->ndim; i++) {
         ret_desc->shape[i] = array->shape[i];
     }

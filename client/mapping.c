@@ -13,8 +13,6 @@
 #    define MADV_POPULATE_READ 22
 #endif
 
-#define POPULATE_MIN (1 << 20) /* smaller ranges are left to page faults */
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *mappings; /* tree of struct mapping; guarded by `lock` */
 
@@ -118,7 +116,7 @@ void mapping_populate(struct mapping *mapping, uint64_t offset, uint64_t nbytes)
     uint64_t done = atomic_load(&mapping->populated);
     uint64_t end = offset + nbytes;
 
-    if (nbytes < POPULATE_MIN || end <= done) {
+    if (nbytes < MAPPING_POPULATE_MIN || end <= done) {
         return;
     }
     offset &= ~(page - 1);

@@ -34,6 +34,8 @@ int mapping_open(uint64_t boot_id, uint64_t segment, int fd, uint64_t nbytes,
 /* One user less; the last one unmaps. */
 void mapping_close(struct mapping *mapping);
 
+#define MAPPING_POPULATE_MIN (1 << 20) /* smaller ranges are left to page faults */
+
 /* Before the first copy into a large range: gets all its pages mapped in one go, instead of one
  * fault for each. No lock. */
 void mapping_populate(struct mapping *mapping, uint64_t offset, uint64_t nbytes);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "call.h"
+#include "channel_buffer.h"
 #include "error.h"
 #include "flusher.h"
 #include "fork.h"
@@ -118,6 +119,7 @@ void session_drop_fork_page(struct session *session) {
 /* The second half of a critical section. A storage that is let go while somebody holds the lock is
  * only put on the list; so whoever unlocks looks at the list once more. */
 static void leave(struct session *session) {
+    struct channel_buffer *spent = channel_buffers_drain(session);
     struct segment *doomed;
     int is_unreported;
 
@@ -134,6 +136,7 @@ static void leave(struct session *session) {
     pthread_mutex_unlock(&session->lock);
 
     segments_unmap(doomed);
+    channel_buffers_free(spent);
     if (is_unreported) {
         log_line("event=connection.lost socket=%s pid=%d why=\"%s\"", session->path,
                  (int)session->pid, session->why);
@@ -146,7 +149,8 @@ void session_unlock(struct session *session) {
 }
 
 void session_tidy(struct session *session) {
-    while (atomic_load(&session->released) && pthread_mutex_trylock(&session->lock) == 0) {
+    while ((atomic_load(&session->released) || atomic_load(&session->spent)) &&
+           pthread_mutex_trylock(&session->lock) == 0) {
         leave(session);
     }
 }

@@ -84,6 +84,10 @@ struct session {
     void *by_id;                      /* tree of struct storage, not owned */
     void *by_address;                 /* the same ones that have bytes */
     struct storage *_Atomic released; /* those whose count fell to 0, newest first */
+
+    /* channel_buffer.c */
+    struct channel_buffer *_Atomic spent; /* owned: those the daemon is yet to be told of */
+    _Atomic uint64_t forked;              /* how often fork() has told the daemon */
 };
 
 /* A session without a socket, count 1. NULL: out of memory. */

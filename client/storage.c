@@ -66,7 +66,8 @@ struct storage *storage_find_bytes(struct session *session, const void *data, si
     }
     session_lock(session);
     struct storage *storage = find_in(&session->by_address, &key, compare_address);
-    if (storage && nbytes <= storage->nbytes - (size_t)(key.address - storage->address)) {
+    if (storage && !storage->is_hidden &&
+        nbytes <= storage->nbytes - (size_t)(key.address - storage->address)) {
         found = storage_ref(storage);
     }
     session_unlock(session);
@@ -187,7 +188,7 @@ int storage_take(struct session *session, const struct wire_grant *grant,
 /* A large allocation is committed while we wait: 4 ns a byte more than a usual answer. */
 #define COMMIT_NS_PER_BYTE 4
 
-static int64_t commit_ns(uint64_t nbytes) {
+int64_t storage_commit_ns(uint64_t nbytes) {
     return nbytes < INT64_MAX / COMMIT_NS_PER_BYTE ? (int64_t)nbytes * COMMIT_NS_PER_BYTE
                                                    : INT64_MAX;
 }
@@ -196,7 +197,7 @@ int storage_allocate(struct session *session, uint64_t nbytes, struct storage **
     struct wire_alloc fixed = {.nbytes = nbytes, .device_type = 1};
     struct frame frame = REQUEST(ALLOC, &fixed);
     struct call *call;
-    int r = call_run(session, &frame, commit_ns(nbytes), &call);
+    int r = call_run(session, &frame, storage_commit_ns(nbytes), &call);
 
     if (r != STATUS_OK) {
         return r;
@@ -217,10 +218,20 @@ void storage_decline(struct session *session, const struct wire_grant *grant) {
 }
 
 void storage_populate(struct storage *storage) {
+    storage_populate_part(storage, 0, storage->nbytes);
+}
+
+void storage_populate_part(struct storage *storage, uint64_t offset, uint64_t nbytes) {
     if (storage->segment) {
         struct mapping *mapping = storage->segment->mapping;
-        mapping_populate(mapping, (uint64_t)(storage->address - mapping->address), storage->nbytes);
+        mapping_populate(mapping, (uint64_t)(storage->address - mapping->address) + offset, nbytes);
     }
+}
+
+void storage_hide(struct storage *storage) {
+    session_lock(storage->session);
+    storage->is_hidden = 1;
+    session_unlock(storage->session);
 }
 
 /* -------------------------------------------------------------------------------------- release */

@@ -25,6 +25,7 @@ struct storage {
     struct session *session; /* counted */
     struct segment *segment; /* borrowed: mapped as long as we are in it; NULL without bytes */
     uint64_t grants;         /* received and not returned; guarded by the session's lock */
+    int is_hidden;           /* from a look by address: a channel's buffers; likewise */
     _Atomic uint64_t state;  /* count * 2 + whether it is on session::released */
     struct storage *next;    /* session::released */
 };
@@ -45,8 +46,15 @@ int storage_allocate(struct session *session, uint64_t nbytes, struct storage **
 /* Gives a grant back that is not wanted. No lock held. */
 void storage_decline(struct session *session, const struct wire_grant *grant);
 
-/* Before all of it is written: see mapping_populate(). */
+/* Before all of it, or of a part, is written: see mapping_populate(). */
 void storage_populate(struct storage *storage);
+void storage_populate_part(struct storage *storage, uint64_t offset, uint64_t nbytes);
+
+/* Its bytes are a channel's: who has them by address has local memory. Before anybody has. */
+void storage_hide(struct storage *storage);
+
+/* How much longer than usual an answer may take that commits so much memory. */
+int64_t storage_commit_ns(uint64_t nbytes);
 
 /* One more reference to the storage with this id, or to the one that has all these bytes; NULL:
  * none of ours. No lock held. */

@@ -1,0 +1,50 @@
+/*
+ * channel.h - struct tcx_channel: a handle of a queue, of a topic, or of a subscription to one
+ *
+ * What a call does: channel_begin() finds the seat, the ring's operation is repeated while
+ * channel_may_wait() agrees, what went wrong becomes a status by channel_error(), channel_end().
+ */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "channel_seat.h"
+#include "ring.h"
+#include "tensorcx.h"
+
+struct tcx_channel {
+    struct tcx_client *client; /* borrowed */
+    struct seat *_Atomic seat; /* counted */
+    int is_reader;             /* a subscription */
+    int is_latest;             /* that wants the newest only */
+    char name[];
+};
+
+enum channel_verb { CHANNEL_LOAN, CHANNEL_SEND, CHANNEL_RECV };
+
+/* A call that runs on a handle. */
+struct channel_call {
+    struct tcx_channel *channel; /* borrowed */
+    struct seat *seat;           /* borrowed: lasts as long as the call */
+    enum channel_verb verb;      /* what is waited for, for texts */
+    double timeout;              /* as the caller gave it */
+    struct ring_wait wait;
+};
+
+/* STATUS_OK: channel_end() ends it. In the child of a fork it may have to join anew, which asks the
+ * daemon. STATUS_CLOSED, STATUS_LOST, STATUS_INVALID (timeout); or as seat_join(). */
+int channel_begin(struct channel_call *call, struct tcx_channel *channel, enum channel_verb verb,
+                  double timeout);
+void channel_end(struct channel_call *call);
+
+/* After RING_AGAIN: STATUS_OK, _CLOSED, _INTERRUPTED, _LOST. May call the application. */
+int channel_may_wait(const struct channel_call *call);
+
+/* The status, and the text, for what a ring's operation returned. May ask the daemon who is in the
+ * way. */
+int channel_error(const struct channel_call *call, enum ring_result result);
+
+/* channel_report.c: STATUS_TIMEOUT, and who is in the way. */
+int channel_error_timeout(const struct channel_call *call);
+
+const char *channel_kind(const struct tcx_channel *channel);

@@ -1,0 +1,292 @@
+/*
+ * channel_recv.c - receiving: the next message, and what is in it
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bundle.h"
+#include "call.h"
+#include "channel.h"
+#include "channel_buffer.h"
+#include "channel_desc.h"
+#include "error.h"
+#include "tensor.h"
+
+#define SPIN_NS_MAX 50000000 /* the caller's signals wait so long */
+
+/* What is attached to a message. */
+struct attached {
+    struct storage **storages; /* owned array of counted */
+    size_t count;
+};
+
+struct received {
+    struct channel_buffer *buffer; /* counted */
+    struct channel_desc desc;
+    struct attached attached;
+    tcx_tensor_t *tensor; /* one of these two becomes the caller's */
+    tcx_bundle_t *bundle;
+};
+
+/* All but the description, which is large and comes first. */
+static void received_init(struct received *message) {
+    message->buffer = NULL;
+    message->attached = (struct attached){0};
+    message->tensor = NULL;
+    message->bundle = NULL;
+}
+
+/* -------------------------------------------------------------------------------------- attached
+ */
+
+static void let_go(struct attached *attached) {
+    for (size_t i = 0; i < attached->count; i++) {
+        storage_unref(attached->storages[i]);
+    }
+    free(attached->storages);
+    *attached = (struct attached){0};
+}
+
+/* Turns the grants of a reply into storages. Takes them, also on failure. */
+static int take_grants(struct session *session, const struct call *reply,
+                       struct attached *attached) {
+    struct wire_grant grant;
+    size_t nbytes;
+    const char *grants = call_tail(reply, &nbytes);
+    size_t count = nbytes / sizeof grant;
+    int r = STATUS_OK;
+
+    attached->storages = calloc(count + 1, sizeof(struct storage *));
+    if (!attached->storages) {
+        r = error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&grant, grants + i * sizeof grant, sizeof grant);
+        if (r == STATUS_OK) {
+            r = storage_take(session, &grant, &attached->storages[i]);
+            attached->count += r == STATUS_OK;
+        } else {
+            storage_decline(session, &grant);
+        }
+    }
+    if (r == STATUS_OK && count == 0) {
+        r = error(STATUS_INTERNAL, "tensorcxd granted nothing");
+    }
+    return r;
+}
+
+/* Asks for what the message refers to; on failure there is nothing to let go. */
+static int fetch(struct seat *seat, const struct received *message, struct attached *attached) {
+    struct wire_fetch fixed = {
+        .channel = seat->channel,
+        .ref = message->desc.ref,
+        .slot = seat->ring.member,
+        .buffer = message->buffer->number,
+    };
+    struct frame frame = REQUEST(FETCH, &fixed);
+    struct call *reply;
+    int r = call_run(seat->session, &frame, 0, &reply);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = take_grants(seat->session, reply, attached);
+    call_free(seat->session, reply);
+    if (r != STATUS_OK) {
+        let_go(attached);
+    }
+    return r;
+}
+
+/* --------------------------------------------------------------------------------------- opening
+ */
+
+/* A tensor, or for a bundle just the bytes, in the buffer. Takes message->buffer. */
+static int open_buffer(struct seat *seat, struct received *message, const struct desc *desc,
+                       tcx_tensor_t **ret_tensor) {
+    struct channel_buffer *buffer = message->buffer;
+    int r = seat_size(seat, 0);
+
+    if (r == STATUS_OK) {
+        channel_buffer_keep_bytes(buffer);
+        r = tensor_at(seat_buffer(seat, buffer->number), seat_buffer_nbytes(seat), desc, 0, NULL,
+                      ret_tensor);
+    }
+    if (r == STATUS_OK) {
+        (*ret_tensor)->foreign = buffer;
+        (*ret_tensor)->release = channel_buffer_unref;
+        message->buffer = NULL;
+    }
+    return r;
+}
+
+static int open_bundle_in_buffer(struct seat *seat, struct received *message) {
+    int r = seat_size(seat, 0);
+    tcx_tensor_t *bytes;
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    struct desc all = {.dtype = {TCX_UINT, 8, 1}, .device_type = 1, .ndim = 1};
+    all.shape[0] = (int64_t)seat_buffer_nbytes(seat);
+    all.strides[0] = 1;
+    struct channel_buffer *buffer = message->buffer;
+    atomic_fetch_add(&buffer->refs, 1); /* on failure the message still has it */
+    r = open_buffer(seat, message, &all, &bytes);
+    if (r != STATUS_OK) {
+        atomic_fetch_sub(&buffer->refs, 1);
+        return r;
+    }
+    r = bundle_open_in(seat->session, bytes, &message->desc.memory, &message->bundle);
+    if (r == STATUS_OK) {
+        channel_buffer_unref(buffer);
+    } else {
+        message->buffer = buffer;
+    }
+    return r;
+}
+
+static int open_elsewhere(struct seat *seat, struct received *message) {
+    static const struct name_tag no_name;
+    struct storage *storage = storage_ref(message->attached.storages[0]);
+    const struct desc *desc = &message->desc.memory;
+
+    return desc->flags & DESC_BUNDLE
+               ? bundle_open(seat->session, storage, desc, 0, &no_name, &message->bundle)
+               : tensor_from_desc(storage, desc, 0, NULL, &message->tensor);
+}
+
+/* A bundle of one that stands for its tensor. */
+static int unwrap(struct received *message) {
+    struct tcx_bundle *bundle = message->bundle;
+
+    if (!bundle || bundle->count != 1 || !bundle->items[0].tensor) {
+        return error(STATUS_INTERNAL, "a message that cannot be right: not a tensor in a bundle");
+    }
+    message->tensor = tcx_tensor_ref(bundle->items[0].tensor);
+    message->bundle = NULL;
+    tcx_bundle_unref(bundle);
+    return STATUS_OK;
+}
+
+/* Makes what the caller gets. On failure the buffer still is the message's. */
+static int open_message(struct seat *seat, struct received *message) {
+    const char *wrong = channel_desc_read(&seat->ring, message->buffer->number, &message->desc);
+
+    if (wrong) {
+        return error(STATUS_INTERNAL, "a message that cannot be right: %s", wrong);
+    }
+    int r = STATUS_OK;
+    message->buffer->has_refs = message->desc.ref != 0;
+    if (message->desc.ref) {
+        r = fetch(seat, message, &message->attached);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    if (message->desc.is_elsewhere) {
+        r = open_elsewhere(seat, message);
+    } else if (message->desc.memory.flags & DESC_BUNDLE) {
+        r = open_bundle_in_buffer(seat, message);
+    } else {
+        r = open_buffer(seat, message, &message->desc.memory, &message->tensor);
+    }
+    let_go(&message->attached);
+    return r == STATUS_OK && message->desc.is_single ? unwrap(message) : r;
+}
+
+/* Whether the next attempt may succeed. */
+static int may_be_repeated(int status) {
+    return status != STATUS_INTERNAL && status != STATUS_EXCHANGE && status != STATUS_STALE &&
+           status != STATUS_INVALID;
+}
+
+/* ------------------------------------------------------------------------------------- receiving
+ */
+
+/* Waits for the next message. */
+static int receive(const struct channel_call *call, uint32_t *ret_number) {
+    struct seat *seat = call->seat;
+    struct ring_wait wait = call->wait;
+    struct ring_message message = {0};
+    enum ring_result result;
+    int r = STATUS_OK;
+
+    do {
+        result = ring_recv(&seat->ring, &wait, call->channel->is_latest, &message);
+        r = result == RING_AGAIN ? channel_may_wait(call) : STATUS_OK;
+        wait.spin_ns = 0;
+    } while (result == RING_AGAIN && r == STATUS_OK);
+    if (message.missed > 0) {
+        atomic_fetch_add(&seat->missed, message.missed);
+    }
+    *ret_number = message.buffer;
+    return r == STATUS_OK && result != RING_OK ? channel_error(call, result) : r;
+}
+
+/* The message that is next: one that could not be opened before, or a new one. */
+static int next_buffer(const struct channel_call *call, struct channel_buffer **ret_buffer) {
+    struct channel_buffer *buffer = seat_take_pending(call->seat);
+    uint32_t number;
+    int r = STATUS_OK;
+
+    if (!buffer) {
+        buffer = channel_buffer_create(call->seat);
+        r = buffer ? receive(call, &number) : STATUS_OUT_OF_MEMORY;
+        if (r == STATUS_OK) {
+            channel_buffer_set(buffer, BUFFER_RECEIVED, number);
+        }
+    }
+    if (r != STATUS_OK) {
+        channel_buffer_unref(buffer);
+        return r;
+    }
+    *ret_buffer = buffer;
+    return STATUS_OK;
+}
+
+static int check_recv(const struct tcx_channel *channel, double spin_us) {
+    if ((atomic_load(&channel->seat)->ring.shape.flags & RING_TOPIC) && !channel->is_reader) {
+        return error(STATUS_INVALID, "topic \"%s\": subscribe to receive", channel->name);
+    }
+    if (!(spin_us >= 0)) {
+        return error(STATUS_INVALID, "spin_us is a number of microseconds");
+    }
+    return STATUS_OK;
+}
+
+int tcx_channel_recv(tcx_channel_t *channel, double timeout, double spin_us,
+                     tcx_tensor_t **ret_tensor, tcx_bundle_t **ret_bundle) {
+    struct received message;
+    struct channel_call call;
+    int r = check_recv(channel, spin_us);
+
+    if (r == STATUS_OK) {
+        r = channel_begin(&call, channel, CHANNEL_RECV, timeout);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    received_init(&message);
+    call.wait.spin_ns =
+        spin_us * 1e3 < SPIN_NS_MAX ? (uint32_t)(spin_us * 1e3) : (uint32_t)SPIN_NS_MAX;
+    r = next_buffer(&call, &message.buffer);
+    if (r == STATUS_OK) {
+        r = open_message(call.seat, &message);
+        if (r != STATUS_OK && message.buffer && may_be_repeated(r)) {
+            seat_put_off(call.seat, message.buffer);
+        } else {
+            channel_buffer_unref(message.buffer);
+        }
+    }
+    channel_end(&call);
+    if (r == STATUS_OK && message.tensor) {
+        *ret_tensor = message.tensor;
+    } else if (r == STATUS_OK) {
+        *ret_bundle = message.bundle;
+    } else {
+        tcx_tensor_unref(message.tensor); /* opened, and then not what it was to be */
+        tcx_bundle_unref(message.bundle);
+    }
+    return r;
+}

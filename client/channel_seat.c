@@ -1,0 +1,298 @@
+#include "channel_seat.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "call.h"
+#include "channel_buffer.h"
+#include "error.h"
+#include "mapping.h"
+#include "storage.h"
+
+#define CALL   2u /* in seat::calls */
+#define CLOSED 1u
+
+/* ----------------------------------------------------------------------------------------- join */
+
+/* Lock of the session held. */
+static void send_leave(struct session *session, uint64_t channel, uint32_t slot) {
+    struct wire_leave fixed = {.channel = channel, .slot = slot};
+    struct frame frame = REQUEST(LEAVE, &fixed);
+
+    call_note(session, &frame);
+}
+
+void seat_undo_grant(struct session *session, const struct wire_grant *grant) {
+    if (grant->storage != 0) {
+        storages_return(session, grant, 1);
+    }
+}
+
+void seat_undo_join(struct session *session, const struct wire_join_reply *reply) {
+    send_leave(session, reply->channel, reply->slot);
+    seat_undo_grant(session, &reply->grant);
+}
+
+/* Maps the control block that came with `call`. Lock of the session held: a fork must not find the
+ * descriptor between two owners. */
+static int map_block(struct seat *seat, const struct call *call, const struct wire_join_reply *r) {
+    const struct ring_shape shape = {r->flags, r->capacity, r->buffers, r->participants,
+                                     r->buffer_nbytes};
+    const char *wrong = ring_shape_check(&shape);
+    struct stat info;
+
+    if (call->fd == FD_DROPPED) {
+        return error_system(EMFILE, "a channel's control block cannot be mapped");
+    }
+    if (wrong || r->slot >= r->participants || call->fd < 0 || fstat(call->fd, &info) != 0 ||
+        (uint64_t)info.st_size < ring_nbytes(&shape)) {
+        return error(STATUS_INTERNAL, "tensorcxd gave a channel that cannot be right: %s",
+                     wrong ? wrong : "its control block is too small");
+    }
+    seat->block_nbytes = ring_nbytes(&shape);
+    seat->block = mmap(NULL, seat->block_nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, call->fd, 0);
+    if (seat->block == MAP_FAILED) {
+        seat->block = NULL;
+        return error_system(errno, "a channel's control block cannot be mapped");
+    }
+    madvise(seat->block, seat->block_nbytes, MADV_DONTDUMP);
+    wrong = ring_open(seat->block, seat->block_nbytes, &shape, (uint32_t)seat->session->id, r->slot,
+                      &seat->ring);
+    return wrong
+               ? error(STATUS_INTERNAL, "tensorcxd gave a channel that cannot be right: %s", wrong)
+               : STATUS_OK;
+}
+
+static struct seat *create(struct session *session) {
+    struct seat *seat = calloc(1, sizeof *seat);
+
+    if (!seat) {
+        error_plain(STATUS_OUT_OF_MEMORY);
+        return NULL;
+    }
+    atomic_init(&seat->refs, 1);
+    atomic_init(&seat->has_left, 1); /* until it has joined */
+    pthread_mutex_init(&seat->lock, NULL);
+    seat->session = session_ref(session);
+    return seat;
+}
+
+/* Takes the grant, which may be none, also on failure. */
+static int take_buffers(struct seat *seat, const struct wire_grant *grant, uint64_t buffer_nbytes) {
+    struct storage *storage;
+    struct storage *none = NULL;
+
+    if (grant->storage == 0) {
+        return STATUS_OK;
+    }
+    int r = storage_take(seat->session, grant, &storage);
+    if (r != STATUS_OK) {
+        return r;
+    }
+    if (buffer_nbytes == 0 || storage->nbytes / seat->ring.shape.buffers != buffer_nbytes) {
+        storage_unref(storage);
+        return error(STATUS_INTERNAL, "tensorcxd gave buffers of another size than it says");
+    }
+    storage_hide(storage);
+    atomic_store(&seat->buffer_nbytes, buffer_nbytes);
+    if (!atomic_compare_exchange_strong(&seat->storage, &none, storage)) {
+        storage_unref(storage); /* another thread was faster */
+    }
+    return STATUS_OK;
+}
+
+int seat_join(struct session *session, const struct wire_join *request, const char *name,
+              struct seat **ret_seat) {
+    struct frame frame = REQUEST(JOIN, request);
+    struct seat *seat = create(session);
+    struct call *call;
+
+    if (!seat) {
+        return STATUS_OUT_OF_MEMORY;
+    }
+    frame.tail[0] = name;
+    frame.tail_nbytes[0] = strlen(name);
+    /* A new channel's buffers are committed while we wait. */
+    uint64_t buffers = request->buffers ? request->buffers : RING_BUFFERS_MAX;
+    uint64_t nbytes = 0;
+    if (__builtin_mul_overflow(buffers, request->buffer_nbytes, &nbytes)) {
+        nbytes = UINT64_MAX;
+    }
+    int r = call_run(session, &frame, storage_commit_ns(nbytes), &call);
+    if (r != STATUS_OK) {
+        seat_unref(seat);
+        return r;
+    }
+    struct wire_join_reply reply = *(const struct wire_join_reply *)call_fixed(call);
+    session_lock(session);
+    r = map_block(seat, call, &reply);
+    if (r != STATUS_OK) {
+        seat_undo_join(session, &reply);
+    }
+    session_unlock(session);
+    call_free(session, call);
+    if (r == STATUS_OK) {
+        seat->channel = reply.channel;
+        atomic_store(&seat->has_left, 0);
+        r = take_buffers(seat, &reply.grant, reply.buffer_nbytes);
+    }
+    if (r != STATUS_OK) {
+        seat_close(seat);
+        seat_unref(seat);
+        return r;
+    }
+    *ret_seat = seat;
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------------------------------- leave */
+
+struct seat *seat_ref(struct seat *seat) {
+    atomic_fetch_add_explicit(&seat->refs, 1, memory_order_relaxed);
+    return seat;
+}
+
+void seat_unref(struct seat *seat) {
+    if (!seat || atomic_fetch_sub_explicit(&seat->refs, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    seat_unref(seat->before);
+    storage_unref(atomic_load(&seat->storage));
+    if (seat->block) {
+        munmap(seat->block, seat->block_nbytes);
+    }
+    session_unref(seat->session);
+    pthread_mutex_destroy(&seat->lock);
+    free(seat);
+}
+
+static void drop_pending(struct seat *seat) {
+    struct channel_buffer *buffer = atomic_exchange(&seat->pending, NULL);
+
+    while (buffer) {
+        struct channel_buffer *next = buffer->next;
+        channel_buffer_unref(buffer);
+        buffer = next;
+    }
+}
+
+/* Once, after the last call. */
+static void tell_left(struct seat *seat) {
+    if (atomic_exchange(&seat->has_left, 1)) {
+        return;
+    }
+    drop_pending(seat);
+    session_lock(seat->session);
+    send_leave(seat->session, seat->channel, seat->ring.member);
+    session_unlock(seat->session);
+}
+
+int seat_enter(struct seat *seat) {
+    if (atomic_fetch_add(&seat->calls, CALL) & CLOSED) {
+        seat_exit(seat);
+        return 0;
+    }
+    return 1;
+}
+
+void seat_exit(struct seat *seat) {
+    if (atomic_fetch_sub(&seat->calls, CALL) == (CALL | CLOSED)) {
+        tell_left(seat);
+    }
+}
+
+void seat_close(struct seat *seat) {
+    if (atomic_fetch_or(&seat->calls, CLOSED) & CLOSED) {
+        return;
+    }
+    if (seat->session->is_inherited) { /* the parent's: its threads' calls do not end here */
+        drop_pending(seat);
+        return;
+    }
+    if (!atomic_load(&seat->has_left)) {
+        ring_leave(&seat->ring);
+    }
+    if (atomic_load(&seat->calls) == CLOSED) {
+        tell_left(seat);
+    }
+}
+
+int seat_is_closed(const struct seat *seat) {
+    return atomic_load(&seat->calls) & CLOSED;
+}
+
+void seat_retire(struct seat *seat) {
+    storage_unref(atomic_exchange(&seat->storage, NULL));
+}
+
+/* -------------------------------------------------------------------------------------- buffers */
+
+int seat_size(struct seat *seat, uint64_t nbytes) {
+    struct wire_buffers fixed = {.channel = seat->channel, .nbytes = nbytes};
+    struct frame frame = REQUEST(BUFFERS, &fixed);
+    struct call *call;
+    uint64_t all;
+
+    if (atomic_load(&seat->storage)) {
+        return STATUS_OK;
+    }
+    if (__builtin_mul_overflow(nbytes, seat->ring.shape.buffers, &all)) {
+        all = UINT64_MAX;
+    }
+    int r = call_run(seat->session, &frame, storage_commit_ns(all), &call);
+    if (r != STATUS_OK) {
+        return r;
+    }
+    struct wire_buffers_reply reply = *(const struct wire_buffers_reply *)call_fixed(call);
+    call_free(seat->session, call);
+    return take_buffers(seat, &reply.grant, reply.buffer_nbytes);
+}
+
+uint64_t seat_buffer_nbytes(const struct seat *seat) {
+    return atomic_load_explicit(&seat->buffer_nbytes, memory_order_acquire);
+}
+
+char *seat_buffer(struct seat *seat, uint32_t buffer) {
+    const struct storage *storage = atomic_load(&seat->storage);
+
+    return storage ? storage->address + buffer * seat_buffer_nbytes(seat) : NULL;
+}
+
+void seat_populate(struct seat *seat, uint32_t buffer, uint64_t nbytes) {
+    struct storage *storage = atomic_load(&seat->storage);
+    _Atomic uint64_t *word = &seat->populated[buffer / 64];
+    uint64_t bit = UINT64_C(1) << buffer % 64;
+
+    if (nbytes >= MAPPING_POPULATE_MIN && !(atomic_load(word) & bit)) {
+        uint64_t each = seat_buffer_nbytes(seat);
+        storage_populate_part(storage, buffer * each, each);
+        atomic_fetch_or(word, bit);
+    }
+}
+
+/* -------------------------------------------------------------------------------------- pending */
+
+void seat_put_off(struct seat *seat, struct channel_buffer *buffer) {
+    pthread_mutex_lock(&seat->lock);
+    buffer->next = atomic_load(&seat->pending);
+    atomic_store(&seat->pending, buffer);
+    pthread_mutex_unlock(&seat->lock);
+}
+
+struct channel_buffer *seat_take_pending(struct seat *seat) {
+    struct channel_buffer *buffer;
+
+    if (!atomic_load(&seat->pending)) {
+        return NULL;
+    }
+    pthread_mutex_lock(&seat->lock);
+    buffer = atomic_load(&seat->pending);
+    if (buffer) {
+        atomic_store(&seat->pending, buffer->next);
+    }
+    pthread_mutex_unlock(&seat->lock);
+    return buffer;
+}

@@ -1,0 +1,377 @@
+/*
+ * channel_send.c - loans, and sending: what lies in a buffer, what is copied into one, and what
+ * goes by reference
+ */
+#include <string.h>
+
+#include "call.h"
+#include "channel.h"
+#include "channel_buffer.h"
+#include "channel_desc.h"
+#include "error.h"
+#include "hold.h"
+#include "layout.h"
+#include "mapping.h"
+#include "pack.h"
+#include "tensor.h"
+
+/* -------------------------------------------------------------------------------------- buffers */
+
+static int loan(const struct channel_call *call, uint32_t *ret_buffer) {
+    enum ring_result result;
+    int r = STATUS_OK;
+
+    do {
+        result = ring_loan(&call->seat->ring, &call->wait, ret_buffer);
+        r = result == RING_AGAIN ? channel_may_wait(call) : STATUS_OK;
+    } while (result == RING_AGAIN && r == STATUS_OK);
+    return r == STATUS_OK && result != RING_OK ? channel_error(call, result) : r;
+}
+
+static int send(const struct channel_call *call, uint32_t buffer) {
+    enum ring_result result;
+    int r = STATUS_OK;
+
+    do {
+        result = ring_send(&call->seat->ring, &call->wait, buffer);
+        r = result == RING_AGAIN ? channel_may_wait(call) : STATUS_OK;
+    } while (result == RING_AGAIN && r == STATUS_OK);
+    return r == STATUS_OK && result != RING_OK ? channel_error(call, result) : r;
+}
+
+/* Gives back a buffer that is not sent. */
+static void give_back(const struct channel_call *call, uint32_t buffer, int has_refs) {
+    struct seat *seat = call->seat;
+    struct wire_done fixed = {.channel = seat->channel, .buffer = buffer};
+    struct frame frame = REQUEST(DONE, &fixed);
+
+    ring_release(&seat->ring, buffer);
+    if (has_refs) {
+        session_lock(seat->session);
+        call_note(seat->session, &frame);
+        session_unlock(seat->session);
+    }
+}
+
+/* Describes what is in a loaned buffer, and sends it; it is given back on failure. */
+static int describe_and_send(const struct channel_call *call, uint32_t buffer,
+                             const struct channel_desc *desc) {
+    channel_desc_write(&call->seat->ring, buffer, desc);
+    int r = send(call, buffer);
+    if (r != STATUS_OK) {
+        give_back(call, buffer, desc->ref != 0);
+    }
+    return r;
+}
+
+/* ---------------------------------------------------------------------------------- by reference
+ */
+
+/* Attaches storages to a loaned buffer. Asks the daemon. */
+static int refer(const struct channel_call *call, uint32_t buffer, const uint64_t *ids,
+                 size_t count, uint64_t *ret_ref) {
+    struct wire_refer fixed = {
+        .channel = call->seat->channel,
+        .slot = call->seat->ring.member,
+        .buffer = buffer,
+    };
+    struct frame frame = REQUEST(REFER, &fixed);
+    struct call *reply;
+
+    frame.tail[0] = ids;
+    frame.tail_nbytes[0] = count * sizeof *ids;
+    int r = call_run(call->seat->session, &frame, 0, &reply);
+    if (r == STATUS_OK) {
+        *ret_ref = ((const struct wire_refer_reply *)call_fixed(reply))->ref;
+        call_free(call->seat->session, reply);
+    }
+    return r;
+}
+
+/* Attaches storages, if there are any, and sends. */
+static int refer_and_send(const struct channel_call *call, uint32_t buffer,
+                          struct channel_desc *desc, const uint64_t *ids, size_t count) {
+    int r = count > 0 ? refer(call, buffer, ids, count, &desc->ref) : STATUS_OK;
+
+    if (r != STATUS_OK) {
+        give_back(call, buffer, 1); /* an answer that came too late may have attached */
+        return r;
+    }
+    return describe_and_send(call, buffer, desc);
+}
+
+/* Sends what `desc` describes in a storage. */
+static int send_storage(const struct channel_call *call, const struct storage *storage,
+                        struct channel_desc *desc) {
+    uint32_t buffer;
+    int r = loan(call, &buffer);
+
+    desc->is_elsewhere = 1;
+    return r == STATUS_OK ? refer_and_send(call, buffer, desc, &storage->id, 1) : r;
+}
+
+/* ---------------------------------------------------------------------------------------- tensors
+ */
+
+/* Whether so many bytes fit a buffer; a channel without size gets one that they fit. */
+static int find_room(const struct channel_call *call, uint64_t nbytes, int *ret_fits) {
+    int r = nbytes > 0 ? seat_size(call->seat, nbytes) : STATUS_OK;
+
+    *ret_fits = r == STATUS_OK && nbytes <= seat_buffer_nbytes(call->seat);
+    return r;
+}
+
+static int send_copy(const struct channel_call *call, const tcx_array_t *source, uint64_t nbytes) {
+    struct channel_desc desc;
+    uint32_t buffer;
+    int r = loan(call, &buffer);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    seat_populate(call->seat, buffer, nbytes);
+    layout_pack(source, seat_buffer(call->seat, buffer));
+    channel_desc_init(&desc);
+    layout_describe(source, 0, 0, &desc.memory);
+    return describe_and_send(call, buffer, &desc);
+}
+
+/* More than a buffer takes: copied into a storage of its own. */
+static int send_large(const struct channel_call *call, const tcx_array_t *source, uint64_t nbytes) {
+    struct channel_desc desc;
+    struct storage *storage;
+    int r = storage_allocate(call->seat->session, nbytes, &storage);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    storage_populate(storage);
+    layout_pack(source, storage->address);
+    channel_desc_init(&desc);
+    layout_describe(source, 0, 0, &desc.memory);
+    r = send_storage(call, storage, &desc);
+    storage_unref(storage);
+    return r;
+}
+
+static int send_shared(const struct channel_call *call, const tcx_array_t *source,
+                       const struct storage *storage) {
+    struct channel_desc desc;
+
+    channel_desc_init(&desc);
+    layout_describe(source, (uint64_t)((char *)source->data - storage->address),
+                    source->readonly ? DESC_READONLY : 0u, &desc.memory);
+    return send_storage(call, storage, &desc);
+}
+
+static int send_array(const struct channel_call *call, const tcx_array_t *source, uint64_t nbytes) {
+    struct storage *storage = NULL;
+    int fits = 0;
+    int r = STATUS_OK;
+
+    if (layout_is_contiguous(source)) {
+        r = hold_bytes(call->seat->session, source->data, nbytes, &storage);
+    }
+    if (storage) {
+        r = send_shared(call, source, storage);
+        storage_unref(storage);
+        return r;
+    }
+    r = r == STATUS_OK ? find_room(call, nbytes, &fits) : r;
+    if (r != STATUS_OK) {
+        return r;
+    }
+    return fits ? send_copy(call, source, nbytes) : send_large(call, source, nbytes);
+}
+
+/* ---------------------------------------------------------------------------------------- bundles
+ */
+
+static int send_pack_in_buffer(const struct channel_call *call, const struct pack *pack,
+                               struct channel_desc *desc) {
+    uint32_t buffer;
+    int r = loan(call, &buffer);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    seat_populate(call->seat, buffer, pack_nbytes(pack));
+    pack_write(pack, seat_buffer(call->seat, buffer));
+    return refer_and_send(call, buffer, desc, pack->ids, pack->id_count);
+}
+
+static int send_pack(const struct channel_call *call, const struct pack *pack, int is_single) {
+    struct channel_desc desc;
+    struct storage *storage;
+    int fits;
+    int r = find_room(call, pack_nbytes(pack), &fits);
+
+    channel_desc_init(&desc);
+    desc.is_single = is_single;
+    pack_describe(pack, 0, &desc.memory);
+    if (r == STATUS_OK && fits && pack->id_count <= WIRE_HOLDS_MAX) {
+        return send_pack_in_buffer(call, pack, &desc);
+    }
+    r = r == STATUS_OK ? pack_store(pack, call->seat->session, &storage) : r;
+    if (r == STATUS_OK) {
+        r = send_storage(call, storage, &desc);
+        storage_unref(storage);
+    }
+    return r;
+}
+
+static int send_items(const struct channel_call *call, const tcx_item_t *items, size_t count,
+                      int is_single) {
+    static const struct publication plain;
+    struct pack pack;
+    int r = pack_init(&pack, call->seat->session, &plain, items, count);
+
+    if (r == STATUS_OK) {
+        r = send_pack(call, &pack, is_single);
+    }
+    pack_fini(&pack);
+    return r;
+}
+
+/* ----------------------------------------------------------------------------------------- public
+ */
+
+static int error_reader(const struct tcx_channel *channel) {
+    return error(STATUS_INVALID, "a %s only receives: send by a handle of the topic itself",
+                 channel_kind(channel));
+}
+
+static int begin(struct channel_call *call, struct tcx_channel *channel, enum channel_verb verb,
+                 double timeout) {
+    return channel->is_reader ? error_reader(channel) : channel_begin(call, channel, verb, timeout);
+}
+
+int tcx_channel_send(tcx_channel_t *channel, const tcx_array_t *source, double timeout) {
+    struct channel_call call;
+    uint64_t nbytes;
+    int r = layout_check(source, &nbytes);
+
+    if (r == STATUS_OK) {
+        r = begin(&call, channel, CHANNEL_SEND, timeout);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    if (source->ndim > CHANNEL_NDIM_MAX) {
+        const tcx_item_t item = {.path = (const char *const[]){""}, .depth = 1, .array = source};
+        r = send_items(&call, &item, 1, 1);
+    } else {
+        r = send_array(&call, source, nbytes);
+    }
+    channel_end(&call);
+    return r;
+}
+
+int tcx_channel_send_bundle(tcx_channel_t *channel, const tcx_item_t *items, size_t count,
+                            double timeout) {
+    struct channel_call call;
+    int r = begin(&call, channel, CHANNEL_SEND, timeout);
+
+    if (r == STATUS_OK) {
+        r = send_items(&call, items, count, 0);
+        channel_end(&call);
+    }
+    return r;
+}
+
+/* Waits for a buffer, and makes a tensor in it. */
+static int loan_tensor(const struct channel_call *call, tcx_array_t *array, uint64_t nbytes,
+                       tcx_tensor_t **ret_tensor) {
+    struct channel_buffer *buffer = channel_buffer_create(call->seat);
+    uint32_t number;
+
+    if (!buffer) {
+        return STATUS_OUT_OF_MEMORY;
+    }
+    int r = loan(call, &number);
+    if (r == STATUS_OK) {
+        channel_buffer_set(buffer, BUFFER_LOANED, number);
+        channel_buffer_keep_bytes(buffer);
+        seat_populate(call->seat, number, nbytes);
+        array->data = seat_buffer(call->seat, number);
+        *ret_tensor = tensor_create(array, nbytes, NULL);
+        r = *ret_tensor ? STATUS_OK : STATUS_OUT_OF_MEMORY;
+    }
+    if (r != STATUS_OK) {
+        channel_buffer_unref(buffer);
+        return r;
+    }
+    (*ret_tensor)->foreign = buffer;
+    (*ret_tensor)->release = channel_buffer_unref;
+    return STATUS_OK;
+}
+
+int tcx_channel_loan(tcx_channel_t *channel, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
+                     double timeout, tcx_tensor_t **ret_tensor) {
+    tcx_array_t array = {.dtype = dtype, .ndim = ndim, .shape = shape};
+    struct channel_call call;
+    uint64_t nbytes;
+    int fits;
+    int r = layout_check_shape(dtype, ndim, shape, &nbytes);
+
+    if (r == STATUS_OK && ndim > CHANNEL_NDIM_MAX) {
+        r = error(STATUS_INVALID, "a loan has at most %d dimensions: send the tensor itself",
+                  CHANNEL_NDIM_MAX);
+    }
+    if (r == STATUS_OK) {
+        r = begin(&call, channel, CHANNEL_LOAN, timeout);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = find_room(&call, nbytes, &fits);
+    if (r == STATUS_OK && !fits) {
+        r = error(
+            STATUS_INVALID,
+            "a loan of %llu bytes is larger than a buffer of %s \"%s\" (%llu bytes): send the "
+            "tensor itself, or make the channel with a larger nbytes=",
+            (unsigned long long)nbytes, channel_kind(channel), channel->name,
+            (unsigned long long)seat_buffer_nbytes(call.seat));
+    }
+    if (r == STATUS_OK) {
+        r = loan_tensor(&call, &array, nbytes, ret_tensor);
+    }
+    channel_end(&call);
+    return r;
+}
+
+static int send_loaned(const struct channel_call *call, const struct tcx_tensor *tensor) {
+    struct channel_buffer *buffer = tensor->foreign;
+    struct channel_desc desc;
+    int state = BUFFER_LOANED;
+
+    if (!atomic_compare_exchange_strong(&buffer->state, &state, BUFFER_LEAVING)) {
+        return error(STATUS_INVALID, state == BUFFER_RECEIVED
+                                         ? "this tensor was received, it is not a loan"
+                                         : "this loan has been sent already");
+    }
+    channel_desc_init(&desc);
+    layout_describe(&tensor->array, 0, 0, &desc.memory);
+    channel_desc_write(&call->seat->ring, buffer->number, &desc);
+    int r = send(call, buffer->number);
+    atomic_store(&buffer->state, r == STATUS_OK ? BUFFER_SENT : BUFFER_LOANED);
+    return r;
+}
+
+int tcx_channel_send_loan(tcx_channel_t *channel, tcx_tensor_t *loaned, double timeout) {
+    struct channel_call call;
+    int r = begin(&call, channel, CHANNEL_SEND, timeout);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    if (loaned->release != channel_buffer_unref ||
+        ((const struct channel_buffer *)loaned->foreign)->seat != call.seat) {
+        r = error(STATUS_INVALID, "this is not a loan of this handle of %s \"%s\"",
+                  channel_kind(channel), channel->name);
+    } else {
+        r = send_loaned(&call, loaned);
+    }
+    channel_end(&call);
+    return r;
+}
