@@ -24,7 +24,7 @@ UNIT_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*/test_*.c))
 
 $(BUILD)/obj/tests/unit/proto/%.o:  INCLUDES = -Iproto/wire -Itests/unit
 $(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Idaemon -Itests/unit
-$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iclient -Iclient/include -Itests/unit \
+$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iclient -Iclient/include -Itests/unit \
                                                -isystem $(DLPACK_INCLUDE)
 
 $(BUILD)/obj/tests/unit/shm/%.o:    INCLUDES = -Iproto/shm -Itests/unit

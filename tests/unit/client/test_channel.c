@@ -1,0 +1,541 @@
+/* Queues and topics through a real daemon, in one process. */
+#include "channel_fixture.h"
+
+#define PATH(...) \
+    (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
+
+/* ----------------------------------------------------------------------------------------- queue
+ */
+
+TEST(what_is_sent_comes_in_order_and_is_local_memory) {
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    for (int i = 0; i < 8; i++) {
+        send_number(queue, (float)i);
+    }
+    EXPECT_EQ(8, look_at(queue).depth);
+    for (int i = 0; i < 8; i++) {
+        expect_next(queue, (float)i);
+    }
+    send_number(queue, 9);
+    tcx_tensor_t *tensor = receive(queue);
+    tcx_info_t info = info_of(tensor);
+    EXPECT_EQ(0, info.storage_id);
+    EXPECT_TRUE(!info.is_shared && !info.readonly);
+    EXPECT_TRUE(!tcx_is_shared(client, floats_of(tensor), 4));
+    tcx_tensor_unref(tensor);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(two_clients_share_a_queue_whose_first_message_sizes_it) {
+    given_daemon();
+    tcx_client_t *other = daemon_client(&own);
+    tcx_channel_t *reader = open_channel(other, "q", 0, 0);
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    EXPECT_EQ(0, look_at(reader).buffer_nbytes);
+    EXPECT_EQ(2, look_at(reader).handles);
+    send_number(queue, 7);
+    EXPECT_EQ(4096, look_at(queue).buffer_nbytes);
+    expect_next(reader, 7);
+    EXPECT_EQ(4096, look_at(reader).buffer_nbytes);
+    EXPECT_EQ(16 * 4096, look_at(reader).nbytes);
+    tcx_channel_close(reader);
+    tcx_channel_close(queue);
+    tcx_client_close(other);
+    end();
+}
+
+TEST(a_received_tensor_outlives_handle_and_client) {
+    given_daemon();
+    tcx_client_t *other = daemon_client(&own);
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    tcx_channel_t *reader = open_channel(other, "q", 0, 0);
+    send_number(queue, 7);
+    tcx_tensor_t *tensor = receive(reader);
+    tcx_channel_close(reader);
+    tcx_client_close(other);
+    EXPECT_EQ(1, holders_of(queue).buffers);
+    expect_full(tensor, 7, COUNT);
+    tcx_tensor_unref(tensor);
+    expect_held(queue, 0);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(messages_outlive_their_sender_and_the_queue_ends_with_the_last) {
+    tcx_stats_t stats;
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    send_number(queue, 7);
+    tcx_channel_close(queue);
+    queue = open_channel(client, "q", 0, 0);
+    expect_next(queue, 7);
+    tcx_channel_close(queue);
+    do {
+        EXPECT_OK(tcx_stats(client, &stats));
+    } while (stats.channels > 0 && usleep(1000) == 0); /* or the runner's timeout */
+    end();
+}
+
+TEST(strided_sources_scalars_and_no_elements_arrive_packed) {
+    float data[6] = {1, 2, 3, 4, 5, 6};
+    int64_t shape[2] = {3, 2};
+    int64_t strides[2] = {1, 3};
+    int64_t none[2] = {0, 5};
+    tcx_array_t turned = {data, float32, 2, shape, strides, 0};
+    tcx_array_t scalar = {data + 5, float32, 0, NULL, NULL, 0};
+    tcx_array_t empty = {NULL, {TCX_BOOL, 8, 1}, 2, none, NULL, 0};
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    EXPECT_OK(tcx_channel_send(queue, &empty, 0)); /* does not size the channel */
+    EXPECT_EQ(0, look_at(queue).buffer_nbytes);
+    EXPECT_OK(tcx_channel_send(queue, &turned, 0));
+    EXPECT_OK(tcx_channel_send(queue, &scalar, 0));
+    tcx_tensor_t *tensor = receive(queue);
+    EXPECT_EQ(0, tcx_tensor_array(tensor)->shape[0]);
+    EXPECT_EQ(5, tcx_tensor_array(tensor)->shape[1]);
+    EXPECT_EQ(TCX_BOOL, tcx_tensor_array(tensor)->dtype.code);
+    tcx_tensor_unref(tensor);
+    tensor = receive(queue);
+    EXPECT_EQ(4, floats_of(tensor)[1]);
+    EXPECT_EQ(2, floats_of(tensor)[2]);
+    tcx_tensor_unref(tensor);
+    tensor = receive(queue);
+    EXPECT_EQ(0, tcx_tensor_array(tensor)->ndim);
+    EXPECT_EQ(6, floats_of(tensor)[0]);
+    tcx_tensor_unref(tensor);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(a_tensor_of_64_dimensions_goes_both_ways) {
+    int64_t shape[TCX_NDIM_MAX];
+    float data[2] = {3, 4};
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    for (int i = 0; i < TCX_NDIM_MAX; i++) {
+        shape[i] = i == 40 ? 2 : 1;
+    }
+    tcx_array_t array = {data, float32, TCX_NDIM_MAX, shape, NULL, 0};
+    EXPECT_OK(tcx_channel_send(queue, &array, 0));
+    tcx_tensor_t *tensor = receive(queue);
+    EXPECT_EQ(TCX_NDIM_MAX, tcx_tensor_array(tensor)->ndim);
+    EXPECT_EQ(2, tcx_tensor_array(tensor)->shape[40]);
+    EXPECT_EQ(4, floats_of(tensor)[1]);
+    tcx_tensor_unref(tensor);
+    EXPECT_EQ(0, holders_of(queue).buffers);
+    tcx_channel_close(queue);
+    end();
+}
+
+/* ----------------------------------------------------------------------------------------- loans
+ */
+
+TEST(a_loan_is_sent_without_a_copy) {
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    tcx_tensor_t *loaned = loan(queue, COUNT);
+    float *memory = floats_of(loaned);
+    for (int i = 0; i < COUNT; i++) {
+        memory[i] = 5;
+    }
+    EXPECT_EQ(1, holders_of(queue).buffers);
+    EXPECT_OK(tcx_channel_send_loan(queue, loaned, 0));
+    EXPECT_EQ(TCX_INVALID, tcx_channel_send_loan(queue, loaned, 0));
+    expect_text("already");
+    tcx_tensor_unref(loaned);
+    tcx_tensor_t *tensor = receive(queue);
+    EXPECT_TRUE(floats_of(tensor) == memory);
+    expect_full(tensor, 5, COUNT);
+    EXPECT_EQ(TCX_INVALID, tcx_channel_send_loan(queue, tensor, 0));
+    expect_text("received");
+    tcx_tensor_unref(tensor);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(a_loan_that_is_not_sent_gives_its_buffer_back) {
+    int64_t count = COUNT;
+    int64_t large = COUNT + 1000;
+    tcx_tensor_t *loans[16];
+    tcx_tensor_t *view;
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    for (int i = 0; i < 16; i++) {
+        loans[i] = loan(queue, COUNT);
+    }
+    EXPECT_EQ(TCX_TIMEOUT, tcx_channel_loan(queue, float32, 1, &count, 0.01, &view));
+    expect_text("no buffer is free");
+    expect_text("which is this one, has 16 buffers");
+    EXPECT_OK(tcx_tensor_view(loans[0], float32, 1, &count, 0, 0, &view));
+    EXPECT_EQ(TCX_INVALID, tcx_channel_send_loan(queue, view, 0));
+    tcx_tensor_unref(loans[0]);
+    EXPECT_EQ(16, holders_of(queue).buffers); /* the view has it */
+    tcx_tensor_unref(view);
+    for (int i = 1; i < 16; i++) {
+        tcx_tensor_unref(loans[i]);
+    }
+    EXPECT_EQ(0, holders_of(queue).buffers);
+    EXPECT_EQ(TCX_INVALID, tcx_channel_loan(queue, float32, 1, &large, 0, &view));
+    expect_text("larger than a buffer");
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(a_loan_belongs_to_its_handle) {
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    tcx_channel_t *again = open_channel(client, "q", 0, 0);
+    tcx_tensor_t *loaned = loan(queue, COUNT);
+    tcx_tensor_t *born = shared(client, 1, COUNT);
+    EXPECT_EQ(TCX_INVALID, tcx_channel_send_loan(again, loaned, 0));
+    EXPECT_EQ(TCX_INVALID, tcx_channel_send_loan(queue, born, 0));
+    tcx_channel_close(queue);
+    floats_of(loaned)[0] = 1; /* still ours */
+    tcx_tensor_unref(loaned);
+    tcx_tensor_unref(born);
+    EXPECT_EQ(0, holders_of(again).buffers);
+    tcx_channel_close(again);
+    end();
+}
+
+/* ---------------------------------------------------------------------------------- by reference
+ */
+
+TEST(what_is_shared_goes_by_reference_and_stays_shared) {
+    given_daemon();
+    tcx_client_t *other = daemon_client(&own);
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    tcx_channel_t *reader = open_channel(other, "q", 0, 0);
+    tcx_tensor_t *born = shared(client, 7, COUNT);
+    uint64_t id = info_of(born).storage_id;
+    EXPECT_OK(tcx_channel_send(queue, tcx_tensor_array(born), 0));
+    EXPECT_EQ(0, look_at(queue).buffer_nbytes); /* needs none */
+    floats_of(born)[0] = 8;
+    tcx_tensor_unref(born); /* the message keeps it */
+    tcx_tensor_t *tensor = receive(reader);
+    EXPECT_EQ(id, info_of(tensor).storage_id);
+    EXPECT_TRUE(info_of(tensor).is_shared);
+    EXPECT_EQ(8, floats_of(tensor)[0]);
+    EXPECT_EQ(0, holders_of(queue).buffers);
+    tcx_tensor_unref(tensor);
+    expect_settles(client, 0, 0);
+    tcx_channel_close(queue);
+    tcx_channel_close(reader);
+    tcx_client_close(other);
+    end();
+}
+
+TEST(what_does_not_fit_a_buffer_goes_by_reference) {
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    send_number(queue, 1);
+    EXPECT_OK(try_send(queue, 2, NUMBERS_MAX, 0));
+    send_number(queue, 3);
+    expect_next(queue, 1);
+    tcx_tensor_t *tensor = receive(queue);
+    EXPECT_TRUE(info_of(tensor).is_shared);
+    expect_full(tensor, 2, NUMBERS_MAX);
+    tcx_tensor_unref(tensor);
+    expect_next(queue, 3);
+    expect_settles(client, 1, 1); /* the buffers */
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(a_reference_that_nobody_received_goes_with_its_message) {
+    given_daemon();
+    tcx_channel_t *topic =
+        open_channel(client, "t", TCX_CHANNEL_TOPIC | TCX_CHANNEL_DROP_OLDEST, 2);
+    for (int i = 0; i < 20; i++) { /* nobody has subscribed */
+        EXPECT_OK(try_send(topic, 1, NUMBERS_MAX, 0));
+        tcx_tensor_t *born = shared(client, 7, COUNT);
+        EXPECT_OK(tcx_channel_send(topic, tcx_tensor_array(born), 0));
+        tcx_tensor_unref(born);
+    }
+    tcx_channel_close(topic);
+    end();
+}
+
+TEST(a_readonly_reference_stays_readonly) {
+    tcx_tensor_t *view;
+    int64_t count = COUNT;
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    tcx_tensor_t *born = shared(client, 7, COUNT);
+    EXPECT_OK(tcx_tensor_view(born, float32, 1, &count, 0, 1, &view));
+    EXPECT_OK(tcx_channel_send(queue, tcx_tensor_array(view), 0));
+    tcx_tensor_t *tensor = receive(queue);
+    EXPECT_TRUE(info_of(tensor).readonly);
+    tcx_tensor_unref(tensor);
+    tcx_tensor_unref(view);
+    tcx_tensor_unref(born);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(what_lies_in_a_buffer_is_copied_when_it_is_put_or_ticketed_or_sent_on) {
+    char ticket[TCX_TICKET_MAX];
+    size_t nbytes;
+    tcx_tensor_t *put;
+    tcx_tensor_t *redeemed;
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    send_number(queue, 7);
+    tcx_tensor_t *tensor = receive(queue);
+    EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(tensor), NULL, &put));
+    EXPECT_TRUE(floats_of(put) != floats_of(tensor));
+    EXPECT_OK(tcx_tensor_ticket(client, tensor, ticket, &nbytes));
+    EXPECT_OK(tcx_redeem(client, ticket, nbytes, &redeemed, NULL));
+    expect_full(redeemed, 7, COUNT);
+    EXPECT_OK(tcx_channel_send(queue, tcx_tensor_array(tensor), 0));
+    EXPECT_EQ(1, holders_of(queue).buffers);
+    tcx_tensor_unref(tensor);
+    expect_next(queue, 7);
+    expect_full(put, 7, COUNT);
+    tcx_tensor_unref(put);
+    tcx_tensor_unref(redeemed);
+    EXPECT_OK(tcx_delete(client, "x"));
+    tcx_channel_close(queue);
+    end();
+}
+
+/* --------------------------------------------------------------------------------------- bundles
+ */
+
+static tcx_tensor_t *item_of(const tcx_bundle_t *bundle, size_t index) {
+    const char *const *path;
+    size_t depth;
+    tcx_tensor_t *tensor;
+
+    tcx_bundle_item(bundle, index, &path, &depth, &tensor);
+    return tensor;
+}
+
+TEST(a_bundle_lies_in_one_buffer_that_its_last_tensor_gives_back) {
+    float data[COUNT] = {1, 2, 3};
+    struct floats a;
+    struct floats b;
+    tcx_item_t items[3] = {
+        {PATH("a", "x"), floats_on(&a, data, 3)},
+        {PATH("b"), floats_on(&b, data + 1, COUNT - 1)},
+        {PATH("none"), NULL},
+    };
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    EXPECT_OK(tcx_channel_send_bundle(queue, items, 3, 0));
+    tcx_bundle_t *bundle = receive_bundle(queue);
+    EXPECT_EQ(3, tcx_bundle_count(bundle));
+    tcx_tensor_t *second = tcx_tensor_ref(item_of(bundle, 1));
+    EXPECT_EQ(1, floats_of(item_of(bundle, 0))[0]);
+    EXPECT_TRUE(item_of(bundle, 2) == NULL);
+    tcx_info_t info;
+    tcx_bundle_info(bundle, &info);
+    EXPECT_TRUE(!info.is_shared && info.storage_id == 0);
+    tcx_bundle_unref(bundle);
+    EXPECT_EQ(1, holders_of(queue).buffers);
+    EXPECT_EQ(2, floats_of(second)[0]);
+    tcx_tensor_unref(second);
+    EXPECT_EQ(0, holders_of(queue).buffers);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(a_bundle_refers_to_what_is_shared_and_copies_the_rest) {
+    float data[3] = {1, 2, 3};
+    struct floats floats;
+    char ticket[TCX_TICKET_MAX];
+    size_t nbytes;
+    tcx_bundle_t *redeemed;
+
+    given_daemon();
+    tcx_client_t *other = daemon_client(&own);
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    tcx_channel_t *reader = open_channel(other, "q", 0, 0);
+    tcx_tensor_t *born = shared(client, 7, COUNT);
+    uint64_t id = info_of(born).storage_id;
+    tcx_item_t items[2] = {{PATH("private"), floats_on(&floats, data, 3)},
+                           {PATH("shared"), tcx_tensor_array(born)}};
+    EXPECT_OK(tcx_channel_send_bundle(queue, items, 2, 0));
+    tcx_tensor_unref(born);
+    tcx_bundle_t *bundle = receive_bundle(reader);
+    EXPECT_EQ(3, floats_of(item_of(bundle, 0))[2]);
+    EXPECT_EQ(id, info_of(item_of(bundle, 1)).storage_id);
+    EXPECT_OK(tcx_bundle_ticket(other, bundle, ticket, &nbytes));
+    tcx_bundle_unref(bundle);
+    EXPECT_OK(tcx_redeem(client, ticket, nbytes, NULL, &redeemed));
+    EXPECT_EQ(3, floats_of(item_of(redeemed, 0))[2]);
+    EXPECT_EQ(id, info_of(item_of(redeemed, 1)).storage_id);
+    tcx_bundle_unref(redeemed);
+    expect_held(queue, 0);
+    tcx_channel_close(queue);
+    tcx_channel_close(reader);
+    tcx_client_close(other);
+    end();
+}
+
+TEST(a_bundle_that_does_not_fit_goes_by_reference) {
+    static float data[NUMBERS_MAX];
+    struct floats floats;
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    tcx_tensor_t *born = shared(client, 7, COUNT);
+    tcx_item_t items[2] = {{PATH("private"), floats_on(&floats, data, NUMBERS_MAX)},
+                           {PATH("shared"), tcx_tensor_array(born)}};
+    data[NUMBERS_MAX - 1] = 3;
+    send_number(queue, 1);
+    EXPECT_OK(tcx_channel_send_bundle(queue, items, 2, 0));
+    tcx_tensor_unref(born);
+    expect_next(queue, 1);
+    tcx_bundle_t *bundle = receive_bundle(queue);
+    EXPECT_EQ(0, holders_of(queue).buffers);
+    EXPECT_EQ(3, floats_of(item_of(bundle, 0))[NUMBERS_MAX - 1]);
+    expect_full(item_of(bundle, 1), 7, COUNT);
+    tcx_bundle_unref(bundle);
+    tcx_channel_close(queue);
+    end();
+}
+
+/* ----------------------------------------------------------------------------- full, empty, ended
+ */
+
+TEST(a_full_queue_times_out_and_an_empty_one_does) {
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 2);
+    EXPECT_EQ(TCX_TIMEOUT, try_recv(queue, 0.01));
+    expect_text("no message (0 other handles are open)");
+    send_number(queue, 1);
+    send_number(queue, 2);
+    EXPECT_EQ(TCX_TIMEOUT, try_send(queue, 3, COUNT, 0));
+    EXPECT_EQ(TCX_TIMEOUT, try_send(queue, 3, COUNT, 0.01));
+    expect_text("it is full, 2 of 2 messages wait to be received");
+    EXPECT_EQ(0, holders_of(queue).buffers); /* the copies are given back */
+    expect_next(queue, 1);
+    send_number(queue, 3);
+    expect_next(queue, 2);
+    expect_next(queue, 3);
+    EXPECT_EQ(TCX_TIMEOUT, try_recv(queue, 0));
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(shutdown_ends_sending_and_receivers_get_what_is_left) {
+    int64_t count = COUNT;
+    tcx_tensor_t *tensor;
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    send_number(queue, 1);
+    EXPECT_OK(tcx_channel_shutdown(queue));
+    EXPECT_EQ(TCX_CLOSED, try_send(queue, 2, COUNT, 0));
+    expect_text("shut down");
+    EXPECT_EQ(TCX_CLOSED, tcx_channel_loan(queue, float32, 1, &count, 0, &tensor));
+    expect_next(queue, 1);
+    EXPECT_EQ(TCX_CLOSED, try_recv(queue, -1));
+    expect_text("nothing is left");
+    EXPECT_TRUE(look_at(queue).is_closed);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(deleting_the_name_ends_the_channel) {
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    send_number(queue, 1);
+    EXPECT_OK(tcx_delete(client, "q"));
+    EXPECT_EQ(TCX_CLOSED, try_send(queue, 2, COUNT, -1));
+    expect_next(queue, 1);
+    EXPECT_EQ(TCX_CLOSED, try_recv(queue, -1));
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(settings_that_differ_and_names_that_are_taken_are_refused) {
+    tcx_channel_options_t options = {.capacity = 9};
+    tcx_channel_options_t wrong = {.flags = 8};
+    float one = 1;
+    struct floats floats;
+    tcx_channel_t *channel;
+
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 4);
+    EXPECT_EQ(TCX_INVALID, tcx_channel_open(client, "q", &options, &channel));
+    expect_text("capacity=4");
+    expect_text("capacity=9");
+    options.flags = TCX_CHANNEL_TOPIC;
+    EXPECT_EQ(TCX_INVALID, tcx_channel_open(client, "q", &options, &channel));
+    EXPECT_EQ(TCX_INVALID, tcx_channel_open(client, "q", &wrong, &channel));
+    EXPECT_EQ(TCX_INVALID, tcx_channel_open(client, "", NULL, &channel));
+    EXPECT_EQ(TCX_EXISTS, tcx_put(client, "q", floats_on(&floats, &one, 1), NULL, NULL));
+    EXPECT_OK(tcx_put(client, "x", floats_on(&floats, &one, 1), NULL, NULL));
+    EXPECT_EQ(TCX_EXISTS, tcx_channel_open(client, "x", NULL, &channel));
+    EXPECT_OK(tcx_delete(client, "x"));
+    EXPECT_EQ(TCX_INVALID, tcx_channel_subscribe(queue, 0, &channel));
+    EXPECT_EQ(TCX_INVALID, try_send(queue, 1, COUNT, 0.0 / 0.0));
+    tcx_channel_close(queue);
+    end();
+}
+
+/* ----------------------------------------------------------------------------------------- topic
+ */
+
+TEST(all_subscribers_get_all_messages_of_a_topic_that_blocks) {
+    given_daemon();
+    tcx_channel_t *topic = open_channel(client, "t", TCX_CHANNEL_TOPIC, 2);
+    tcx_channel_t *first = subscribe(topic, 0);
+    send_number(topic, 1);
+    tcx_channel_t *second = subscribe(topic, 0);
+    send_number(topic, 2);
+    EXPECT_EQ(TCX_TIMEOUT, try_send(topic, 3, COUNT, 0.01));
+    expect_text("has yet to receive 2 messages");
+    EXPECT_EQ(TCX_INVALID, try_recv(topic, 0));
+    EXPECT_EQ(TCX_INVALID, try_send(first, 1, COUNT, 0));
+    tcx_tensor_t *a = receive(first);
+    expect_full(a, 1, COUNT);
+    expect_next(first, 2);
+    tcx_tensor_t *b = receive(second);
+    expect_full(b, 2, COUNT);
+    EXPECT_EQ(2, look_at(topic).readers);
+    EXPECT_EQ(3, look_at(topic).handles);
+    tcx_channel_close(first);
+    EXPECT_EQ(1, look_at(topic).readers);
+    tcx_channel_close(second);
+    expect_full(a, 1, COUNT);
+    tcx_tensor_unref(a);
+    tcx_tensor_unref(b);
+    tcx_channel_close(topic);
+    end();
+}
+
+TEST(a_topic_that_drops_counts_what_its_subscribers_missed) {
+    given_daemon();
+    tcx_channel_t *topic =
+        open_channel(client, "t", TCX_CHANNEL_TOPIC | TCX_CHANNEL_DROP_OLDEST, 2);
+    tcx_channel_t *all = subscribe(topic, 0);
+    tcx_channel_t *newest = subscribe(topic, 1);
+    for (int i = 0; i < 5; i++) {
+        send_number(topic, (float)i);
+    }
+    expect_next(newest, 4);
+    EXPECT_EQ(4, look_at(newest).missed);
+    expect_next(all, 3);
+    expect_next(all, 4);
+    EXPECT_EQ(3, look_at(all).missed);
+    tcx_channel_t *late = subscribe(topic, 1);
+    expect_next(late, 4);
+    EXPECT_EQ(TCX_TIMEOUT, try_recv(late, 0));
+    tcx_channel_close(late);
+    tcx_channel_close(all);
+    tcx_channel_close(newest);
+    tcx_channel_close(topic);
+    end();
+}
