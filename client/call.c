@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "channel_seat.h"
 #include "clock.h"
 #include "error.h"
 #include "outbox.h"
+#include "seat.h"
 #include "segment.h"
 #include "storage.h"
 

@@ -131,8 +131,8 @@ static int find_seat(struct tcx_channel *channel, struct seat **ret_seat) {
         if (seat_is_closed(seat)) {
             return error_closed(channel);
         }
-        int r = seat->session->is_inherited ? join_anew(channel, seat)
-                                            : session_error_lost(seat->session);
+        int r = seat->session->is_parents ? join_anew(channel, seat)
+                                          : session_error_lost(seat->session);
         if (r != STATUS_OK) {
             return r;
         }
@@ -187,8 +187,9 @@ int channel_error(const struct channel_call *call, enum ring_result result) {
     const struct tcx_channel *channel = call->channel;
 
     switch (result) {
-    case RING_TIMED_OUT:
-        return channel_error_timeout(call);
+    case RING_TIMED_OUT: /* also of a program that never waits, only tries again and again */
+        return session_is_alive(call->seat->session) ? channel_error_timeout(call)
+                                                     : session_error_lost(call->seat->session);
     case RING_CLOSED:
         return error(STATUS_CLOSED, "%s \"%s\" has been shut down%s", channel_kind(channel),
                      channel->name, call->verb == CHANNEL_RECV ? ", and nothing is left" : "");

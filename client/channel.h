@@ -8,8 +8,8 @@
 
 #include <stdatomic.h>
 
-#include "channel_seat.h"
 #include "ring.h"
+#include "seat.h"
 #include "tensorcx.h"
 
 struct tcx_channel {

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "call.h"
-#include "channel_seat.h"
 #include "error.h"
+#include "seat.h"
 #include "storage.h"
 
 struct channel_buffer *channel_buffer_create(struct seat *seat) {
@@ -46,7 +46,7 @@ static void destroy(struct channel_buffer *buffer) {
 static int release(struct channel_buffer *buffer, const struct session *session) {
     int state = atomic_load(&buffer->state);
 
-    if (session->is_inherited || state == BUFFER_SENT) {
+    if (session->is_parents || state == BUFFER_SENT) {
         return 0;
     }
     if (state == BUFFER_RECEIVED && buffer->forked != atomic_load(&session->forked)) {

@@ -20,7 +20,7 @@ static void look(const struct seat *seat, struct ring_holder *holders, size_t ma
                  struct ring_report *ret_report) {
     struct ring view = seat->ring;
 
-    if (seat->session->is_inherited) {
+    if (seat->session->is_parents) {
         view.client = 0;
     }
     ring_report(&view, holders, max, ret_report);

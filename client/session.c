@@ -198,6 +198,7 @@ void session_die(struct session *session, const char *format, ...) {
 }
 
 void session_leave_to_parent(struct session *session) {
+    session->is_parents = 1;
     calls_close_descriptors(session);
     if (atomic_load(&session->is_dead)) {
         return;

@@ -50,7 +50,8 @@ struct session {
     dev_t device;
     ino_t inode;        /* which file the descriptor must be */
     atomic_int is_dead; /* set under the lock, never reset */
-    int is_inherited;   /* from the parent, where it may live on; set in a fork's child, alone */
+    int is_parents;     /* from before fork(), living or dead; set in a fork's child, alone */
+    int is_inherited;   /* likewise, and it was living then: may live on in the parent */
     int is_unreported;  /* died; the log does not know yet */
     char why[160];      /* it died */
     void *life_page;    /* owned mapping, one page; NULL: none */

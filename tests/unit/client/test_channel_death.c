@@ -1,5 +1,7 @@
 /* Channels when a process or the daemon ends, and when a process forks. */
+#include "channel.h"
 #include "channel_fixture.h"
+#include "session.h"
 
 static pid_t child_that(void (*run)(void)) {
     pid_t pid = fork();
@@ -132,6 +134,7 @@ TEST(without_its_daemon_a_channel_is_lost_and_what_was_received_stays) {
     tcx_tensor_t *tensor = receive(queue);
     loaned = loan(queue, COUNT);
     daemon_kill(&own);
+    EXPECT_EQ(TCX_LOST, try_recv(queue, 0));
     EXPECT_EQ(TCX_LOST, try_recv(queue, -1));
     EXPECT_EQ(TCX_LOST, try_recv(reader, 20));
     EXPECT_EQ(TCX_LOST, try_send(queue, 8, COUNT, 0));
@@ -214,6 +217,31 @@ TEST(a_buffer_that_was_inherited_is_busy_until_both_are_done) {
     kill_child(pid);
     close(pipes[0]);
     close(pipes[1]);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(a_child_of_a_client_without_connection_leaves_its_buffers_alone) {
+    given_daemon();
+    tcx_client_t *other = daemon_client(&own);
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    tcx_channel_t *watcher = open_channel(other, "q", 0, 0);
+    send_number(queue, 1);
+    tcx_tensor_t *tensor = receive(queue);
+    close(atomic_load(&queue->seat)->session->socket);
+    EXPECT_EQ(TCX_LOST, try_recv(queue, 0));
+    pid_t pid = fork();
+    if (pid == 0) {
+        tcx_tensor_unref(tensor);
+        tcx_channel_close(queue);
+        _exit(0);
+    }
+    expect_success(pid);
+    EXPECT_EQ(1, holders_of(watcher).buffers);
+    EXPECT_EQ(2, look_at(watcher).handles);
+    tcx_channel_close(watcher);
+    tcx_client_close(other);
+    tcx_tensor_unref(tensor);
     tcx_channel_close(queue);
     end();
 }

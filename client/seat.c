@@ -1,4 +1,4 @@
-#include "channel_seat.h"
+#include "seat.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -208,7 +208,7 @@ void seat_close(struct seat *seat) {
     if (atomic_fetch_or(&seat->calls, CLOSED) & CLOSED) {
         return;
     }
-    if (seat->session->is_inherited) { /* the parent's: its threads' calls do not end here */
+    if (seat->session->is_parents) { /* the parent's: its threads' calls do not end here */
         drop_pending(seat);
         return;
     }

@@ -1,5 +1,5 @@
 /*
- * channel_seat.h - a participant of a channel: its place at the ring, and the mapped memory
+ * seat.h - a participant of a channel: its place at the ring, and the mapped memory
  *
  * A handle has one at a time; in the child of a fork, which leaves its parent's alone, another one.
  * Counted: by its handle, by calls that run on it, by each buffer that was loaned or received, so
