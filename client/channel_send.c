@@ -17,7 +17,7 @@
 
 /* -------------------------------------------------------------------------------------- buffers */
 
-static int loan(const struct channel_call *call, uint32_t *ret_buffer) {
+static int loan_buffer(const struct channel_call *call, uint32_t *ret_buffer) {
     enum ring_result result;
     int r = STATUS_OK;
 
@@ -28,7 +28,7 @@ static int loan(const struct channel_call *call, uint32_t *ret_buffer) {
     return r == STATUS_OK && result != RING_OK ? channel_error(call, result) : r;
 }
 
-static int send(const struct channel_call *call, uint32_t buffer) {
+static int send_buffer(const struct channel_call *call, uint32_t buffer) {
     enum ring_result result;
     int r = STATUS_OK;
 
@@ -57,7 +57,7 @@ static void give_back(const struct channel_call *call, uint32_t buffer, int has_
 static int describe_and_send(const struct channel_call *call, uint32_t buffer,
                              const struct channel_desc *desc) {
     channel_desc_write(&call->seat->ring, buffer, desc);
-    int r = send(call, buffer);
+    int r = send_buffer(call, buffer);
     if (r != STATUS_OK) {
         give_back(call, buffer, desc->ref != 0);
     }
@@ -104,7 +104,7 @@ static int refer_and_send(const struct channel_call *call, uint32_t buffer,
 static int send_storage(const struct channel_call *call, const struct storage *storage,
                         struct channel_desc *desc) {
     uint32_t buffer;
-    int r = loan(call, &buffer);
+    int r = loan_buffer(call, &buffer);
 
     desc->is_elsewhere = 1;
     return r == STATUS_OK ? refer_and_send(call, buffer, desc, &storage->id, 1) : r;
@@ -124,7 +124,7 @@ static int find_room(const struct channel_call *call, uint64_t nbytes, int *ret_
 static int send_copy(const struct channel_call *call, const tcx_array_t *source, uint64_t nbytes) {
     struct channel_desc desc;
     uint32_t buffer;
-    int r = loan(call, &buffer);
+    int r = loan_buffer(call, &buffer);
 
     if (r != STATUS_OK) {
         return r;
@@ -190,7 +190,7 @@ static int send_array(const struct channel_call *call, const tcx_array_t *source
 static int send_pack_in_buffer(const struct channel_call *call, const struct pack *pack,
                                struct channel_desc *desc) {
     uint32_t buffer;
-    int r = loan(call, &buffer);
+    int r = loan_buffer(call, &buffer);
 
     if (r != STATUS_OK) {
         return r;
@@ -288,7 +288,7 @@ static int loan_tensor(const struct channel_call *call, tcx_array_t *array, uint
     if (!buffer) {
         return STATUS_OUT_OF_MEMORY;
     }
-    int r = loan(call, &number);
+    int r = loan_buffer(call, &number);
     if (r == STATUS_OK) {
         channel_buffer_set(buffer, BUFFER_LOANED, number);
         channel_buffer_keep_bytes(buffer);
@@ -353,7 +353,7 @@ static int send_loaned(const struct channel_call *call, const struct tcx_tensor 
     channel_desc_init(&desc);
     layout_describe(&tensor->array, 0, 0, &desc.memory);
     channel_desc_write(&call->seat->ring, buffer->number, &desc);
-    int r = send(call, buffer->number);
+    int r = send_buffer(call, buffer->number);
     atomic_store(&buffer->state, r == STATUS_OK ? BUFFER_SENT : BUFFER_LOANED);
     return r;
 }

@@ -104,6 +104,32 @@ static int take_buffers(struct seat *seat, const struct wire_grant *grant, uint6
     return STATUS_OK;
 }
 
+/* A new channel's buffers are committed while we wait. */
+static int64_t commit_ns(uint64_t buffers, uint64_t buffer_nbytes) {
+    uint64_t nbytes;
+
+    return storage_commit_ns(__builtin_mul_overflow(buffers, buffer_nbytes, &nbytes) ? UINT64_MAX
+                                                                                     : nbytes);
+}
+
+/* Makes the seat what the reply says. */
+static int take_reply(struct seat *seat, const struct call *call) {
+    const struct wire_join_reply *reply = call_fixed(call);
+
+    session_lock(seat->session);
+    int r = map_block(seat, call, reply);
+    if (r != STATUS_OK) {
+        seat_undo_join(seat->session, reply);
+    }
+    session_unlock(seat->session);
+    if (r != STATUS_OK) {
+        return r;
+    }
+    seat->channel = reply->channel;
+    atomic_store(&seat->has_left, 0);
+    return take_buffers(seat, &reply->grant, reply->buffer_nbytes);
+}
+
 int seat_join(struct session *session, const struct wire_join *request, const char *name,
               struct seat **ret_seat) {
     struct frame frame = REQUEST(JOIN, request);
@@ -115,29 +141,11 @@ int seat_join(struct session *session, const struct wire_join *request, const ch
     }
     frame.tail[0] = name;
     frame.tail_nbytes[0] = strlen(name);
-    /* A new channel's buffers are committed while we wait. */
     uint64_t buffers = request->buffers ? request->buffers : RING_BUFFERS_MAX;
-    uint64_t nbytes = 0;
-    if (__builtin_mul_overflow(buffers, request->buffer_nbytes, &nbytes)) {
-        nbytes = UINT64_MAX;
-    }
-    int r = call_run(session, &frame, storage_commit_ns(nbytes), &call);
-    if (r != STATUS_OK) {
-        seat_unref(seat);
-        return r;
-    }
-    struct wire_join_reply reply = *(const struct wire_join_reply *)call_fixed(call);
-    session_lock(session);
-    r = map_block(seat, call, &reply);
-    if (r != STATUS_OK) {
-        seat_undo_join(session, &reply);
-    }
-    session_unlock(session);
-    call_free(session, call);
+    int r = call_run(session, &frame, commit_ns(buffers, request->buffer_nbytes), &call);
     if (r == STATUS_OK) {
-        seat->channel = reply.channel;
-        atomic_store(&seat->has_left, 0);
-        r = take_buffers(seat, &reply.grant, reply.buffer_nbytes);
+        r = take_reply(seat, call);
+        call_free(session, call);
     }
     if (r != STATUS_OK) {
         seat_close(seat);
@@ -230,25 +238,23 @@ void seat_retire(struct seat *seat) {
 
 /* -------------------------------------------------------------------------------------- buffers */
 
-int seat_size(struct seat *seat, uint64_t nbytes) {
+static int ask_size(struct seat *seat, uint64_t nbytes) {
     struct wire_buffers fixed = {.channel = seat->channel, .nbytes = nbytes};
     struct frame frame = REQUEST(BUFFERS, &fixed);
     struct call *call;
-    uint64_t all;
+    int64_t extra_ns = commit_ns(seat->ring.shape.buffers, nbytes);
+    int r = call_run(seat->session, &frame, extra_ns, &call);
 
-    if (atomic_load(&seat->storage)) {
-        return STATUS_OK;
-    }
-    if (__builtin_mul_overflow(nbytes, seat->ring.shape.buffers, &all)) {
-        all = UINT64_MAX;
-    }
-    int r = call_run(seat->session, &frame, storage_commit_ns(all), &call);
     if (r != STATUS_OK) {
         return r;
     }
     struct wire_buffers_reply reply = *(const struct wire_buffers_reply *)call_fixed(call);
     call_free(seat->session, call);
     return take_buffers(seat, &reply.grant, reply.buffer_nbytes);
+}
+
+int seat_size(struct seat *seat, uint64_t nbytes) {
+    return atomic_load(&seat->storage) ? STATUS_OK : ask_size(seat, nbytes);
 }
 
 uint64_t seat_buffer_nbytes(const struct seat *seat) {
