@@ -193,6 +193,7 @@ TEST(a_childs_queue_joins_anew_and_its_subscription_is_closed) {
 
 TEST(a_buffer_that_was_inherited_is_busy_until_both_are_done) {
     int pipes[2];
+    int back[2];
     char byte;
 
     given_daemon();
@@ -200,14 +201,17 @@ TEST(a_buffer_that_was_inherited_is_busy_until_both_are_done) {
     send_number(queue, 1);
     tcx_tensor_t *tensor = receive(queue);
     EXPECT_EQ(0, pipe(pipes));
+    EXPECT_EQ(0, pipe(back));
     pid_t pid = fork();
     if (pid == 0) {
-        tcx_channel_close(queue);
+        EXPECT_EQ(TCX_TIMEOUT, try_recv(queue, 0)); /* has joined anew */
+        EXPECT_EQ(1, write(back[1], "", 1));
         EXPECT_EQ(1, read(pipes[0], &byte, 1));
         expect_full(tensor, 1, COUNT);
         tcx_tensor_unref(tensor);
         wait_for_kill();
     }
+    EXPECT_EQ(1, read(back[0], &byte, 1));
     tcx_tensor_unref(tensor);
     tcx_stats_t stats;
     EXPECT_OK(tcx_stats(client, &stats)); /* after the note */
@@ -217,6 +221,8 @@ TEST(a_buffer_that_was_inherited_is_busy_until_both_are_done) {
     kill_child(pid);
     close(pipes[0]);
     close(pipes[1]);
+    close(back[0]);
+    close(back[1]);
     tcx_channel_close(queue);
     end();
 }
