@@ -47,7 +47,12 @@ static int map_block(struct seat *seat, const struct call *call, const struct wi
     if (call->fd == FD_DROPPED) {
         return error_system(EMFILE, "a channel's control block cannot be mapped");
     }
-    if (wrong || r->slot >= r->participants || call->fd < 0 || fstat(call->fd, &info) != 0 ||
+    if (call->fd < 0) {
+        return error(STATUS_SYSTEM, "tensorcxd could not send a channel's control block: too many "
+                                    "descriptors are on their way between this user's processes "
+                                    "(RLIMIT_NOFILE of tensorcxd); repeat the call later");
+    }
+    if (wrong || r->slot >= r->participants || fstat(call->fd, &info) != 0 ||
         (uint64_t)info.st_size < ring_nbytes(&shape)) {
         return error(STATUS_INTERNAL, "tensorcxd gave a channel that cannot be right: %s",
                      wrong ? wrong : "its control block is too small");

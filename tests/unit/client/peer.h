@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "fixture.h"
 #include "session.h"
+#include "tensorcx.h"
 
 struct peer {
     struct session *session; /* the client's end */
