@@ -1,4 +1,4 @@
-/* array.c - dtypes, shapes and elements of Python objects as the library wants them */
+/* array.c - dtypes, text, shapes and elements of Python objects as the library wants them */
 #include "core.h"
 
 /* ------------------------------------------------------------------------------------ dtypes */
@@ -74,7 +74,21 @@ int dtype_from_python(struct core_state *state, PyObject *format, tcx_dtype_t *r
     return -1;
 }
 
-/* ------------------------------------------------------------------------------------ shapes */
+/* ------------------------------------------------------------------------------- text, shapes */
+
+const char *text_from_python(PyObject *text) {
+    Py_ssize_t length;
+    if (!PyUnicode_Check(text)) {
+        PyErr_Format(PyExc_TypeError, "a name must be a str, not %R", Py_TYPE(text));
+        return NULL;
+    }
+    const char *utf8 = PyUnicode_AsUTF8AndSize(text, &length);
+    if (utf8 && strlen(utf8) != (size_t)length) {
+        PyErr_Format(PyExc_ValueError, "a name or key must not contain a 0 character: %R", text);
+        return NULL;
+    }
+    return utf8;
+}
 
 int shape_from_python(PyObject *tuple, int64_t *ret_shape, int32_t *ret_ndim) {
     Py_ssize_t ndim = PyTuple_Size(tuple);

@@ -101,28 +101,13 @@ static PyObject *client_stop(CORE_METHOD_ARGUMENTS) {
 
 /* --------------------------------------------------------------------------------- arguments */
 
-/* Text without a 0 byte, borrowed; NULL and an exception. */
-static const char *text_of(PyObject *text) {
-    Py_ssize_t length;
-    if (!PyUnicode_Check(text)) {
-        PyErr_Format(PyExc_TypeError, "a name must be a str, not %R", Py_TYPE(text));
-        return NULL;
-    }
-    const char *utf8 = PyUnicode_AsUTF8AndSize(text, &length);
-    if (utf8 && strlen(utf8) != (size_t)length) {
-        PyErr_Format(PyExc_ValueError, "a name or key must not contain a 0 character: %R", text);
-        return NULL;
-    }
-    return utf8;
-}
-
-/* As text_of(); None is NULL. 0 or -1. */
+/* As text_from_python(); None is NULL. 0 or -1. */
 static int optional_text_of(PyObject *text, const char **ret_text) {
     if (text == Py_None) {
         *ret_text = NULL;
         return 0;
     }
-    const char *utf8 = text_of(text);
+    const char *utf8 = text_from_python(text);
     if (!utf8)
         return -1;
     *ret_text = utf8;
@@ -196,86 +181,6 @@ static PyObject *client_is_shared(CORE_METHOD_ARGUMENTS) {
 
 /* ----------------------------------------------------------------------------------- bundles */
 
-struct items {
-    size_t count;           /* of those that are filled in */
-    tcx_item_t *items;      /* owned */
-    struct source *sources; /* owned; array NULL: an empty mapping, nothing to close */
-};
-
-static void items_close(struct items *items) {
-    for (size_t i = 0; i < items->count; i++) {
-        if (items->items[i].array)
-            source_close(&items->sources[i]);
-        PyMem_Free((void *)items->items[i].path);
-    }
-    PyMem_Free(items->items);
-    PyMem_Free(items->sources);
-}
-
-/* A tuple of str; the keys are borrowed from it. NULL and an exception. */
-static const char **path_of(PyObject *tuple, size_t *ret_depth) {
-    Py_ssize_t depth = PyTuple_Size(tuple);
-    if (depth < 0)
-        return NULL;
-    const char **path = PyMem_Calloc((size_t)depth + 1, sizeof *path);
-    if (!path) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < depth; i++) {
-        path[i] = text_of(PyTuple_GetItem(tuple, i));
-        if (!path[i]) {
-            PyMem_Free(path);
-            return NULL;
-        }
-    }
-    *ret_depth = (size_t)depth;
-    return path;
-}
-
-/* One (path, source or None) of the list. 0 or -1. */
-static int items_add(struct core_state *state, PyObject *pair, struct items *items) {
-    PyObject *path = PyTuple_GetItem(pair, 0), *object = PyTuple_GetItem(pair, 1);
-    if (!path || !object)
-        return -1;
-    tcx_item_t *item = &items->items[items->count];
-    struct source *source = &items->sources[items->count];
-    item->path = path_of(path, &item->depth);
-    if (!item->path)
-        return -1;
-    if (object != Py_None) {
-        if (source_open(state, object, source) < 0) {
-            PyMem_Free((void *)item->path);
-            return -1;
-        }
-        item->array = &source->array;
-    }
-    items->count++;
-    return 0;
-}
-
-static int items_open(struct core_state *state, PyObject *list, struct items *ret_items) {
-    Py_ssize_t count = PyList_Size(list);
-    if (count < 0)
-        return -1;
-    struct items items = {
-        .items = PyMem_Calloc((size_t)count + 1, sizeof *items.items),
-        .sources = PyMem_Calloc((size_t)count + 1, sizeof *items.sources),
-    };
-    if (!items.items || !items.sources) {
-        PyErr_NoMemory();
-        items_close(&items);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (items_add(state, PyList_GetItem(list, i), &items) < 0) {
-            items_close(&items);
-            return -1;
-        }
-    *ret_items = items;
-    return 0;
-}
-
 /* _put_bundle(name: str | None, items: list[tuple[path, source | None]], flags: int, ttl: float) */
 static PyObject *client_put_bundle(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
@@ -304,7 +209,7 @@ static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
     tcx_client_t *client = client_usable(self);
     if (!client || !core_args(4, nargs, kwnames))
         return NULL;
-    const char *name = text_of(args[0]);
+    const char *name = text_from_python(args[0]);
     if (!name)
         return NULL;
     tcx_get_options_t options = {
@@ -328,7 +233,7 @@ static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
 static PyObject *client_delete(CORE_METHOD_ARGUMENTS) {
     const char *name;
     tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(1, nargs, kwnames) || !(name = text_of(args[0])))
+    if (!client || !core_args(1, nargs, kwnames) || !(name = text_from_python(args[0])))
         return NULL;
     int status;
     CORE_BEGIN_ASKING
@@ -372,28 +277,19 @@ static int add_name(void *context, const tcx_entry_t *entry) {
     return failed;
 }
 
-/* The list that the callbacks filled, or NULL and the exception. Takes `list`. */
-static PyObject *list_or_raise(struct core_state *state, int status, PyObject *list) {
-    if (!status && !PyErr_Occurred())
-        return list;
-    core_raise(state, status);
-    Py_DECREF(list);
-    return NULL;
-}
-
 /* _stat(name: str): a list of one */
 static PyObject *client_stat(CORE_METHOD_ARGUMENTS) {
     const char *name;
     PyObject *list;
     tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(1, nargs, kwnames) || !(name = text_of(args[0])) ||
+    if (!client || !core_args(1, nargs, kwnames) || !(name = text_from_python(args[0])) ||
         !(list = PyList_New(0)))
         return NULL;
     int status;
     CORE_BEGIN_ASKING
     status = tcx_stat(client, name, add_entry, list);
     CORE_END_ASKING
-    return list_or_raise(core_state(type), status, list);
+    return core_list_or_raise(core_state(type), status, list);
 }
 
 /* _list(prefix: str, names_only: bool) */
@@ -401,7 +297,7 @@ static PyObject *client_list(CORE_METHOD_ARGUMENTS) {
     const char *prefix;
     PyObject *list;
     tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(2, nargs, kwnames) || !(prefix = text_of(args[0])) ||
+    if (!client || !core_args(2, nargs, kwnames) || !(prefix = text_from_python(args[0])) ||
         !(list = PyList_New(0)))
         return NULL;
     tcx_entry_fn add = args[1] == Py_True ? add_name : add_entry;
@@ -409,7 +305,7 @@ static PyObject *client_list(CORE_METHOD_ARGUMENTS) {
     CORE_BEGIN_ASKING
     status = tcx_list(client, prefix, add, list);
     CORE_END_ASKING
-    return list_or_raise(core_state(type), status, list);
+    return core_list_or_raise(core_state(type), status, list);
 }
 
 /* -------------------------------------------------------------------------------- the daemon */
@@ -471,7 +367,7 @@ static PyObject *client_clients(CORE_METHOD_ARGUMENTS) {
     CORE_BEGIN_ASKING
     status = tcx_clients(client, add_peer, list);
     CORE_END_ASKING
-    return list_or_raise(core_state(type), status, list);
+    return core_list_or_raise(core_state(type), status, list);
 }
 
 /* -------------------------------------------------------------------------------------- type */
@@ -497,6 +393,7 @@ static PyMethodDef methods[] = {
     CORE_METHOD("_from_capsule", dlpack_import, NULL),
     CORE_METHOD("_ticket", ticket_make, NULL),
     CORE_METHOD("_redeem", ticket_redeem, NULL),
+    CORE_METHOD("_channel", channel_open, NULL),
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,11 +1,11 @@
 /*
  * core.h - tensorcx._core: the C half of the Python package, over libtensorcx
  *
- * Three types, one C file each: Client, Tensor, Bundle. An object holds one reference on an object
- * of the library and adds what needs C: the buffer protocol, DLPack capsules, waiting without the
- * GIL. What users see are subclasses written in Python; register() tells us which, so that whatever
- * makes a tensor here makes one of theirs. Knows the public header and the limited API of
- * Python 3.11 only.
+ * Four types, one C file each: Client, Tensor, Bundle, Channel. An object holds one reference on an
+ * object of the library and adds what needs C: the buffer protocol, DLPack capsules, waiting
+ * without the GIL. What users see are subclasses written in Python; register() tells us which, so
+ * that whatever makes a tensor here makes one of theirs. Knows the public header and the limited
+ * API of Python 3.11 only.
  *
  * Methods that begin with "_" are for the Python half, which has checked types and number of their
  * arguments; values are checked here or by the library.
@@ -22,15 +22,16 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed over as
 /* ------------------------------------------------------------------------------------ module */
 
 struct core_state {
-    PyTypeObject *client_type; /* owned */
-    PyTypeObject *tensor_type; /* owned */
-    PyTypeObject *bundle_type; /* owned */
+    PyTypeObject *client_type;  /* owned */
+    PyTypeObject *tensor_type;  /* owned */
+    PyTypeObject *bundle_type;  /* owned */
+    PyTypeObject *channel_type; /* owned */
     PyObject *tensor_class; /* owned: the Python subclass of tensor_type; NULL before register() */
     PyObject *bundle_class; /* owned: the Python subclass of bundle_type */
     PyObject *errors;       /* owned: tuple of exception classes, index is a tcx_status */
 };
 
-/* The state of the module that made `type`, which must be one of its three types. */
+/* The state of the module that made `type`, which must be one of its four types. */
 struct core_state *core_state(PyTypeObject *type);
 
 /* A method that is told the type it was found in, and so finds the module's state. */
@@ -77,6 +78,9 @@ int core_interrupt(void *context);
  * already (a signal handler's). Returns NULL. */
 PyObject *core_raise(struct core_state *state, int status);
 
+/* The list that callbacks filled, or NULL and the exception. Takes `list`. */
+PyObject *core_list_or_raise(struct core_state *state, int status, PyObject *list);
+
 /* Raises tensorcx.ExchangeError. Returns NULL. */
 PyObject *core_raise_exchange(struct core_state *state, const char *format, ...);
 
@@ -98,6 +102,9 @@ int format_parse(struct core_state *state, const char *format, Py_ssize_t itemsi
 /* A dtype from its format as Python text, of native size. 0, or -1 and an exception. */
 int dtype_from_python(struct core_state *state, PyObject *format, tcx_dtype_t *ret_dtype);
 
+/* Text without a 0 byte, borrowed; NULL and an exception. */
+const char *text_from_python(PyObject *text);
+
 /* A tuple of ints; `ret_shape` has room for TCX_NDIM_MAX. 0, or -1 and ValueError or TypeError. */
 int shape_from_python(PyObject *tuple, int64_t *ret_shape, int32_t *ret_ndim);
 PyObject *shape_to_python(int32_t ndim, const int64_t *shape, int64_t unit);
@@ -116,6 +123,19 @@ struct source {
 /* `object` is a Tensor or has the buffer protocol. 0, or -1 and an exception. */
 int source_open(struct core_state *state, PyObject *object, struct source *ret_source);
 void source_close(struct source *source);
+
+/* ----------------------------------------------------------------------------------- items.c */
+
+/* What a bundle is made of, borrowed from Python objects until items_close(). */
+struct items {
+    size_t count;           /* of those that are filled in */
+    tcx_item_t *items;      /* owned */
+    struct source *sources; /* owned; array NULL: an empty mapping, nothing to close */
+};
+
+/* From list[tuple[path, source | None]]. 0, or -1 and an exception. */
+int items_open(struct core_state *state, PyObject *list, struct items *ret_items);
+void items_close(struct items *items);
 
 /* ---------------------------------------------------------------------------------- client.c */
 
@@ -136,6 +156,7 @@ struct tensor_object {
     PyObject_HEAD
     PyObject *client;     /* owned: struct client_object, used to copy */
     tcx_tensor_t *tensor; /* owned; NULL: closed */
+    PyObject *channel;    /* owned: struct channel_object that it is a loan of; NULL: no loan */
 };
 
 extern PyType_Spec tensor_spec;
@@ -145,6 +166,9 @@ PyObject *tensor_wrap(struct core_state *state, PyObject *client, tcx_tensor_t *
 
 /* The library's tensor, borrowed; NULL and ValueError when the Tensor is closed. */
 tcx_tensor_t *tensor_get(PyObject *self);
+
+/* What Tensor.close() does. */
+void tensor_end(PyObject *self);
 
 /* ---------------------------------------------------------------------------------- bundle.c */
 
@@ -161,6 +185,22 @@ tcx_bundle_t *bundle_get(PyObject *self);
 
 /* The Bundle that owns `bundle`, also on failure. */
 PyObject *bundle_wrap(struct core_state *state, PyObject *client, tcx_bundle_t *bundle);
+
+/* --------------------------------------------------------------------------------- channel.c */
+
+struct channel_object {
+    PyObject_HEAD
+    PyObject *client;       /* owned: struct client_object, passed on to tensors */
+    PyObject *name;         /* owned: str */
+    tcx_channel_t *channel; /* owned */
+    int is_closed;
+};
+
+extern PyType_Spec channel_spec;
+
+/* Client._channel(class: type, name: str, flags: int, capacity: int, buffers: int,
+ * participants: int, nbytes: int): a handle; `class` is a subclass of _core.Channel. */
+PyObject *channel_open(CORE_METHOD_ARGUMENTS);
 
 /* ---------------------------------------------------------------------------------- ticket.c */
 

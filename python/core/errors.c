@@ -35,6 +35,14 @@ PyObject *core_raise(struct core_state *state, int status) {
     return NULL;
 }
 
+PyObject *core_list_or_raise(struct core_state *state, int status, PyObject *list) {
+    if (!status && !PyErr_Occurred())
+        return list;
+    core_raise(state, status);
+    Py_DECREF(list);
+    return NULL;
+}
+
 PyObject *core_raise_exchange(struct core_state *state, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);

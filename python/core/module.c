@@ -52,7 +52,8 @@ static int core_exec(PyObject *module) {
     struct core_state *state = PyModule_GetState(module);
     if (add_type(module, &client_spec, &state->client_type) < 0 ||
         add_type(module, &tensor_spec, &state->tensor_type) < 0 ||
-        add_type(module, &bundle_spec, &state->bundle_type) < 0)
+        add_type(module, &bundle_spec, &state->bundle_type) < 0 ||
+        add_type(module, &channel_spec, &state->channel_type) < 0)
         return -1;
 
     static const struct {
@@ -63,6 +64,7 @@ static int core_exec(PyObject *module) {
         {"PUT_EXCLUSIVE", TCX_PUT_EXCLUSIVE}, {"PUT_COPY", TCX_PUT_COPY},
         {"PUT_NO_COPY", TCX_PUT_NO_COPY},     {"COPY_IF_NEEDED", TCX_COPY_IF_NEEDED},
         {"COPY_NEVER", TCX_COPY_NEVER},       {"COPY_ALWAYS", TCX_COPY_ALWAYS},
+        {"CHANNEL_TOPIC", TCX_CHANNEL_TOPIC}, {"CHANNEL_DROP_OLDEST", TCX_CHANNEL_DROP_OLDEST},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
@@ -75,6 +77,7 @@ static int core_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->client_type);
     Py_VISIT(state->tensor_type);
     Py_VISIT(state->bundle_type);
+    Py_VISIT(state->channel_type);
     Py_VISIT(state->tensor_class);
     Py_VISIT(state->bundle_class);
     Py_VISIT(state->errors);
@@ -86,6 +89,7 @@ static int core_clear(PyObject *module) {
     Py_CLEAR(state->client_type);
     Py_CLEAR(state->tensor_type);
     Py_CLEAR(state->bundle_type);
+    Py_CLEAR(state->channel_type);
     Py_CLEAR(state->tensor_class);
     Py_CLEAR(state->bundle_class);
     Py_CLEAR(state->errors);

@@ -34,6 +34,7 @@ static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static int tensor_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((struct tensor_object *)self)->client);
+    Py_VISIT(((struct tensor_object *)self)->channel);
     return 0;
 }
 
@@ -42,17 +43,23 @@ static void tensor_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     core_tensor_unref(self->tensor);
+    Py_XDECREF(self->channel);
     Py_XDECREF(self->client);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
 
-static PyObject *tensor_close(PyObject *object, PyObject *unused) {
-    (void)unused;
+void tensor_end(PyObject *object) {
     struct tensor_object *self = (struct tensor_object *)object;
     tcx_tensor_t *tensor = self->tensor;
     self->tensor = NULL;
     core_tensor_unref(tensor);
+    Py_CLEAR(self->channel);
+}
+
+static PyObject *tensor_close(PyObject *self, PyObject *unused) {
+    (void)unused;
+    tensor_end(self);
     Py_RETURN_NONE;
 }
 

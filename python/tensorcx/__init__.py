@@ -15,6 +15,7 @@ _platform.check()
 
 from tensorcx import _core, _multiprocessing  # noqa: E402
 from tensorcx._bundle import Bundle  # noqa: E402
+from tensorcx._channel import Queue, Subscription, Topic  # noqa: E402
 from tensorcx._client import Client, Entry  # noqa: E402
 from tensorcx._default import (  # noqa: E402
     asarray,
@@ -32,10 +33,12 @@ from tensorcx._default import (  # noqa: E402
     names,
     put,
     put_safetensors,
+    queue,
     save_safetensors,
     stat,
     stats,
     stop,
+    topic,
     zeros,
 )
 from tensorcx._errors import (  # noqa: E402
@@ -68,10 +71,13 @@ __all__ = [
     "Exists",
     "NotFound",
     "OutOfMemory",
+    "Queue",
     "Ref",
     "Stale",
+    "Subscription",
     "Tensor",
     "Timeout",
+    "Topic",
     "asarray",
     "clients",
     "connect",
@@ -87,10 +93,12 @@ __all__ = [
     "names",
     "put",
     "put_safetensors",
+    "queue",
     "save_safetensors",
     "stat",
     "stats",
     "stop",
+    "topic",
     "zeros",
 ]
 

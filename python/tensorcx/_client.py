@@ -1,21 +1,20 @@
 """Client: everything that asks one daemon. The module functions use a default one."""
 
-import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, SupportsIndex, TypedDict, cast, overload
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypedDict, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from tensorcx import _core, _safetensors
+from tensorcx._arguments import Shape, count_of, shape_of, timeout_of, ttl_of
 from tensorcx._bundle import Bundle
+from tensorcx._channel import Overflow, Queue, Topic, buffer_nbytes, flags_of
 from tensorcx._dtypes import DTYPES, EXCHANGED, format_of
 from tensorcx._errors import ExchangeError, NotFound
 from tensorcx._sources import as_array, bounds_of, items_of, source_of, view_of
 from tensorcx._tensor import Tensor
-
-Shape = SupportsIndex | Iterable[SupportsIndex]
 
 _DLPACK_VERSION = (1, 3)
 
@@ -60,11 +59,11 @@ class Client(_core.Client):
 
     def empty(self, shape: Shape, dtype: DTypeLike = float) -> Tensor:
         """A new tensor in shared memory; it may show old bytes of the same user."""
-        return self._empty(_shape(shape), format_of(dtype), False)
+        return self._empty(shape_of(shape), format_of(dtype), False)
 
     def zeros(self, shape: Shape, dtype: DTypeLike = float) -> Tensor:
         """A new tensor in shared memory, all zero."""
-        return self._empty(_shape(shape), format_of(dtype), True)
+        return self._empty(shape_of(shape), format_of(dtype), True)
 
     def full(self, shape: Shape, fill_value: Any, dtype: DTypeLike | None = None) -> Tensor:
         """A new tensor in shared memory, filled; the dtype is the value's, unless given."""
@@ -170,7 +169,7 @@ class Client(_core.Client):
             flags |= _core.PUT_EPHEMERAL
         if exclusive:
             flags |= _core.PUT_EXCLUSIVE
-        seconds = 0.0 if ttl is None else _ttl(ttl)
+        seconds = 0.0 if ttl is None else ttl_of(ttl)
         if isinstance(value, Mapping):
             return self._put_bundle(name, list(items_of(value)), flags, seconds)
         return self._put(name, source_of(value), flags, seconds)
@@ -224,8 +223,7 @@ class Client(_core.Client):
         `newer_than=version` wants a later version than that one. `readonly`: this handle does not
         want to write.
         """
-        wait = -1.0 if timeout is None else _timeout(timeout)
-        return self._get(name, wait, _version(newer_than), bool(readonly))
+        return self._get(name, timeout_of(timeout), _version(newer_than), bool(readonly))
 
     def exists(self, name: str) -> bool:
         """Whether there is something under this name."""
@@ -247,6 +245,51 @@ class Client(_core.Client):
         """What the daemon knows about this name."""
         return _entry(self._stat(name)[0])
 
+    # ------------------------------------------------------------------------------------ channels
+
+    def queue(
+        self,
+        name: str,
+        capacity: int | None = None,
+        *,
+        nbytes: int | None = None,
+        like: Any = None,
+        buffers: int | None = None,
+        participants: int | None = None,
+        overflow: Overflow = "block",
+    ) -> Queue:
+        """Opens a queue, and makes it if there is none: each message goes to one receiver.
+
+        All who open it by this name meet, in any order. What is not said is as the first one made
+        it; what is said and differs is a ValueError that names both. `capacity`: messages that
+        wait to be received, 1 to 512 (8). `nbytes` of a buffer, or `like` a message (else the first
+        message decides; larger ones go by reference). `buffers`: with those that senders fill and
+        receivers keep, at most 896 (capacity + 8). `participants`: handles at a time, at most 1,024
+        (128). Full, senders wait, or with `overflow="drop_oldest"` the oldest message goes.
+        Exists: the name is a tensor's.
+        """
+        settings = _settings(capacity, nbytes, like, buffers, participants)
+        return self._channel(Queue, name, flags_of(Queue, overflow), *settings)
+
+    def topic(
+        self,
+        name: str,
+        capacity: int | None = None,
+        *,
+        nbytes: int | None = None,
+        like: Any = None,
+        buffers: int | None = None,
+        participants: int | None = None,
+        overflow: Overflow = "drop_oldest",
+    ) -> Topic:
+        """Opens a topic, and makes it if there is none: each message goes to all who subscribed.
+
+        Settings as for queue(). Whoever is more than `capacity` messages behind misses some, and
+        is told how many; with `overflow="block"` senders wait for the slowest instead.
+        """
+        settings = _settings(capacity, nbytes, like, buffers, participants)
+        return self._channel(Topic, name, flags_of(Topic, overflow), *settings)
+
     def is_shared(self, x: Any) -> bool:
         """Whether the memory of `x` lies in the daemon, all of it."""
         if isinstance(x, Tensor | Bundle):
@@ -261,15 +304,20 @@ class Client(_core.Client):
         return f"Client({self.socket!r})"
 
 
-def _shape(shape: Shape) -> tuple[int, ...]:
-    try:
-        if not isinstance(shape, Iterable):
-            return (operator.index(shape),)
-        if isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes):
-            return tuple(map(operator.index, shape))
-    except TypeError:
-        pass
-    raise TypeError(f"a shape is an int or a sequence of ints, not {shape!r}")
+def _settings(
+    capacity: int | None,
+    nbytes: int | None,
+    like: Any,
+    buffers: int | None,
+    participants: int | None,
+) -> tuple[int, int, int, int]:
+    """As _core takes them; 0: not said."""
+    return (
+        count_of(capacity, "capacity"),
+        count_of(buffers, "buffers"),
+        count_of(participants, "participants"),
+        buffer_nbytes(nbytes, like),
+    )
 
 
 def _copy_flag(copy: bool | None) -> int:
@@ -278,30 +326,6 @@ def _copy_flag(copy: bool | None) -> int:
     if not isinstance(copy, bool | np.bool_):
         raise TypeError(f"copy must be True, False or None, not {copy!r}")
     return _core.PUT_COPY if copy else _core.PUT_NO_COPY
-
-
-def _ttl(value: float) -> float:
-    seconds = _seconds(value)
-    if not seconds > 0:
-        raise ValueError(f"ttl must be a positive number of seconds or None, not {value!r}")
-    return seconds
-
-
-def _timeout(value: float) -> float:
-    seconds = _seconds(value)
-    if not seconds >= 0:
-        wanted = "0 (at once), a number of seconds or None (waits for ever)"
-        raise ValueError(f"timeout must be {wanted}, not {value!r}")
-    return seconds
-
-
-def _seconds(value: float) -> float:
-    """NaN if it is no finite number."""
-    try:
-        seconds = math.nan if isinstance(value, str) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    return seconds if math.isfinite(seconds) else math.nan
 
 
 def _version(value: int | None) -> int:

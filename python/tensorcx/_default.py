@@ -7,8 +7,10 @@ from typing import Any, TypeVar, overload
 
 from numpy.typing import DTypeLike
 
+from tensorcx._arguments import Shape
 from tensorcx._bundle import Bundle
-from tensorcx._client import Client, Entry, Shape
+from tensorcx._channel import Overflow, Queue, Topic
+from tensorcx._client import Client, Entry
 from tensorcx._safetensors import FilePath
 from tensorcx._tensor import Tensor
 
@@ -194,6 +196,50 @@ def entries(prefix: str = "") -> list[Entry]:
 @_as(Client.stat)
 def stat(name: str) -> Entry:
     return default_client().stat(name)
+
+
+@_as(Client.queue)
+def queue(
+    name: str,
+    capacity: int | None = None,
+    *,
+    nbytes: int | None = None,
+    like: Any = None,
+    buffers: int | None = None,
+    participants: int | None = None,
+    overflow: Overflow = "block",
+) -> Queue:
+    return default_client().queue(
+        name,
+        capacity,
+        nbytes=nbytes,
+        like=like,
+        buffers=buffers,
+        participants=participants,
+        overflow=overflow,
+    )
+
+
+@_as(Client.topic)
+def topic(
+    name: str,
+    capacity: int | None = None,
+    *,
+    nbytes: int | None = None,
+    like: Any = None,
+    buffers: int | None = None,
+    participants: int | None = None,
+    overflow: Overflow = "drop_oldest",
+) -> Topic:
+    return default_client().topic(
+        name,
+        capacity,
+        nbytes=nbytes,
+        like=like,
+        buffers=buffers,
+        participants=participants,
+        overflow=overflow,
+    )
 
 
 @_as(Client.is_shared)

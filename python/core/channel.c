@@ -1,0 +1,342 @@
+/* channel.c - _core.Channel: one handle of a queue, of a topic, or of a subscription to one */
+#include "core.h"
+
+static tcx_channel_t *channel_of(PyObject *self) {
+    return ((struct channel_object *)self)->channel;
+}
+
+/* -------------------------------------------------------------------------------------- life */
+
+/* The handle that owns `channel`, also on failure. */
+static PyObject *channel_wrap(PyObject *class, PyObject *client, PyObject *name,
+                              tcx_channel_t *channel) {
+    PyObject *object = PyType_GenericAlloc((PyTypeObject *)class, 0);
+    if (!object) {
+        tcx_channel_close(channel);
+        return NULL;
+    }
+    struct channel_object *self = (struct channel_object *)object;
+    self->client = Py_NewRef(client);
+    self->name = Py_NewRef(name);
+    self->channel = channel;
+    return object;
+}
+
+/* Whether `class` is a subclass of ours; else TypeError. */
+static int is_class(struct core_state *state, PyObject *class) {
+    int is = PyType_Check(class) && PyType_IsSubtype((PyTypeObject *)class, state->channel_type);
+    if (!is)
+        PyErr_SetString(PyExc_TypeError, "expected a subclass of Channel");
+    return is;
+}
+
+static PyObject *channel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    (void)type, (void)args, (void)kwargs;
+    PyErr_SetString(PyExc_TypeError, "made by queue(), topic() and Topic.subscribe()");
+    return NULL;
+}
+
+PyObject *channel_open(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    tcx_client_t *client = client_usable(self);
+    const char *name;
+    if (!client || !core_args(7, nargs, kwnames) || !is_class(state, args[0]) ||
+        !(name = text_from_python(args[1])))
+        return NULL;
+    tcx_channel_options_t options = {
+        .flags = (unsigned)PyLong_AsUnsignedLong(args[2]),
+        .capacity = (uint32_t)PyLong_AsUnsignedLong(args[3]),
+        .buffers = (uint32_t)PyLong_AsUnsignedLong(args[4]),
+        .participants = (uint32_t)PyLong_AsUnsignedLong(args[5]),
+        .buffer_nbytes = PyLong_AsUnsignedLongLong(args[6]),
+    };
+    if (PyErr_Occurred())
+        return NULL;
+    tcx_channel_t *channel;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_open(client, name, &options, &channel);
+    CORE_END_ASKING
+    return status ? core_raise(state, status) : channel_wrap(args[0], self, args[1], channel);
+}
+
+/* _subscribe(class: type, latest: bool) */
+static PyObject *channel_subscribe(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    if (!core_args(2, nargs, kwnames) || !is_class(state, args[0]))
+        return NULL;
+    int latest = args[1] == Py_True;
+    tcx_channel_t *reader;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_subscribe(channel_of(self), latest, &reader);
+    CORE_END_ASKING
+    if (status)
+        return core_raise(state, status);
+    struct channel_object *topic = (struct channel_object *)self;
+    return channel_wrap(args[0], topic->client, topic->name, reader);
+}
+
+static int channel_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct channel_object *)self)->client);
+    return 0;
+}
+
+static void channel_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    tcx_channel_close(channel_of(self));
+    Py_XDECREF(((struct channel_object *)self)->name);
+    Py_XDECREF(((struct channel_object *)self)->client);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* The library's handle stays until the object goes: other threads may be waiting. */
+static PyObject *channel_close(PyObject *self, PyObject *unused) {
+    (void)unused;
+    ((struct channel_object *)self)->is_closed = 1;
+    tcx_channel_leave(channel_of(self));
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_shutdown(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    if (!core_args(0, nargs, kwnames))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_shutdown(channel_of(self));
+    CORE_END_ASKING
+    return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
+}
+
+/* ----------------------------------------------------------------------------------- sending */
+
+/* _loan(shape: tuple, format: str, timeout: float) */
+static PyObject *channel_loan(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    int64_t shape[TCX_NDIM_MAX];
+    int32_t ndim;
+    tcx_dtype_t dtype;
+    if (!core_args(3, nargs, kwnames) || shape_from_python(args[0], shape, &ndim) < 0 ||
+        dtype_from_python(state, args[1], &dtype) < 0)
+        return NULL;
+    double timeout = PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    tcx_tensor_t *tensor;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_loan(channel_of(self), dtype, ndim, shape, timeout, &tensor);
+    CORE_END_ASKING
+    if (status)
+        return core_raise(state, status);
+    PyObject *loan = tensor_wrap(state, ((struct channel_object *)self)->client, tensor);
+    if (loan)
+        ((struct tensor_object *)loan)->channel = Py_NewRef(self);
+    return loan;
+}
+
+/* A loan goes as it is, and its handle ends. */
+static PyObject *send_loan(struct core_state *state, PyObject *self, PyObject *loan,
+                           double timeout) {
+    tcx_tensor_t *tensor = tcx_tensor_ref(tensor_get(loan));
+    int status;
+    if (!tensor)
+        return NULL;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_send_loan(channel_of(self), tensor, timeout);
+    CORE_END_ASKING
+    if (status)
+        core_raise(state, status);
+    else
+        tensor_end(loan);
+    core_tensor_unref(tensor);
+    return status ? NULL : Py_NewRef(Py_None);
+}
+
+/* _send(source, timeout: float) */
+static PyObject *channel_send(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    struct source source;
+    if (!core_args(2, nargs, kwnames))
+        return NULL;
+    double timeout = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (PyObject_TypeCheck(args[0], state->tensor_type) &&
+        ((struct tensor_object *)args[0])->channel == self)
+        return send_loan(state, self, args[0], timeout);
+    if (source_open(state, args[0], &source) < 0)
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_send(channel_of(self), &source.array, timeout);
+    CORE_END_ASKING
+    if (status)
+        core_raise(state, status);
+    source_close(&source);
+    return status ? NULL : Py_NewRef(Py_None);
+}
+
+/* _send_bundle(items: list[tuple[path, source | None]], timeout: float) */
+static PyObject *channel_send_bundle(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    struct items items;
+    if (!core_args(2, nargs, kwnames))
+        return NULL;
+    double timeout = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred() || items_open(state, args[0], &items) < 0)
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_send_bundle(channel_of(self), items.items, items.count, timeout);
+    CORE_END_ASKING
+    if (status)
+        core_raise(state, status);
+    items_close(&items);
+    return status ? NULL : Py_NewRef(Py_None);
+}
+
+/* --------------------------------------------------------------------------------- receiving */
+
+/* The next message. NULL and an exception; where nothing came in time, *ret_status is TCX_TIMEOUT
+ * and no exception is set. */
+static PyObject *receive(struct core_state *state, PyObject *self, double timeout, double spin_us,
+                         int *ret_status) {
+    PyObject *client = ((struct channel_object *)self)->client;
+    tcx_tensor_t *tensor = NULL;
+    tcx_bundle_t *bundle = NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_recv(channel_of(self), timeout, spin_us, &tensor, &bundle);
+    CORE_END_ASKING
+    *ret_status = status;
+    if (status)
+        return status == TCX_TIMEOUT ? NULL : core_raise(state, status);
+    return tensor ? tensor_wrap(state, client, tensor) : bundle_wrap(state, client, bundle);
+}
+
+/* _recv(timeout: float, spin_us: float) */
+static PyObject *channel_recv(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    if (!core_args(2, nargs, kwnames))
+        return NULL;
+    double timeout = PyFloat_AsDouble(args[0]), spin_us = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    int status;
+    PyObject *message = receive(state, self, timeout, spin_us, &status);
+    return status == TCX_TIMEOUT ? core_raise(state, status) : message;
+}
+
+/* _try_recv(): None when there is no message */
+static PyObject *channel_try_recv(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    if (!core_args(0, nargs, kwnames))
+        return NULL;
+    int status;
+    PyObject *message = receive(core_state(type), self, 0, 0, &status);
+    return status == TCX_TIMEOUT ? Py_NewRef(Py_None) : message;
+}
+
+/* ------------------------------------------------------------------------------------ looking */
+
+static PyObject *channel_info(CORE_METHOD_ARGUMENTS) {
+    (void)type, (void)args;
+    if (!core_args(0, nargs, kwnames))
+        return NULL;
+    tcx_channel_info_t info;
+    CORE_BEGIN_ASKING
+    tcx_channel_info(channel_of(self), &info);
+    CORE_END_ASKING
+    return Py_BuildValue("{s:I, s:I, s:I, s:I, s:K, s:K, s:K, s:I, s:I, s:I, s:K, s:O}", /* */
+                         "flags", info.flags, "capacity", info.capacity, "buffers", info.buffers,
+                         "participants", info.participants, "buffer_bytes", info.buffer_nbytes,
+                         "bytes", info.nbytes, "messages", info.messages, "depth", info.depth,
+                         "handles", info.handles, "readers", info.readers, "missed", info.missed,
+                         "is_shut_down", info.is_closed ? Py_True : Py_False);
+}
+
+/* Adds to the list `context`, without the GIL. Non-zero stops: an exception is set. */
+static int add_holder(void *context, const tcx_holder_t *holder) {
+    core_enter_python();
+    PyObject *program =
+        PyUnicode_DecodeUTF8(holder->program, (Py_ssize_t)strlen(holder->program), "replace");
+    PyObject *item = program ? Py_BuildValue("{s:K, s:i, s:O, s:I, s:I}", "client", holder->client,
+                                             "pid", holder->pid, "program", program, "buffers",
+                                             holder->buffers, "behind", holder->behind)
+                             : NULL;
+    int failed = !item || PyList_Append(context, item) < 0;
+    Py_XDECREF(item);
+    Py_XDECREF(program);
+    core_leave_python();
+    return failed;
+}
+
+static PyObject *channel_holders(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    PyObject *list;
+    if (!core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channel_holders(channel_of(self), add_holder, list);
+    CORE_END_ASKING
+    return core_list_or_raise(core_state(type), status, list);
+}
+
+static PyObject *get_name(PyObject *self, void *closure) {
+    (void)closure;
+    return Py_NewRef(((struct channel_object *)self)->name);
+}
+
+static PyObject *get_closed(PyObject *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(((struct channel_object *)self)->is_closed);
+}
+
+static PyObject *get_client(PyObject *self, void *closure) {
+    (void)closure;
+    return Py_NewRef(((struct channel_object *)self)->client);
+}
+
+/* -------------------------------------------------------------------------------------- type */
+
+static PyMethodDef methods[] = {
+    {"close", channel_close, METH_NOARGS,
+     "Ends this handle for all threads: calls that wait on it, and later ones, raise "
+     "ChannelClosed. What was received stays valid, and others go on."},
+    CORE_METHOD("_shutdown", channel_shutdown, NULL),
+    CORE_METHOD("_subscribe", channel_subscribe, NULL),
+    CORE_METHOD("_loan", channel_loan, NULL),
+    CORE_METHOD("_send", channel_send, NULL),
+    CORE_METHOD("_send_bundle", channel_send_bundle, NULL),
+    CORE_METHOD("_recv", channel_recv, NULL),
+    CORE_METHOD("_try_recv", channel_try_recv, NULL),
+    CORE_METHOD("_info", channel_info, NULL),
+    CORE_METHOD("_holders", channel_holders, NULL),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getters[] = {
+    {"name", get_name, NULL, "The name it was opened by.", NULL},
+    {"closed", get_closed, NULL, "Whether this handle is closed.", NULL},
+    {"_client", get_client, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, channel_new}, {Py_tp_dealloc, channel_dealloc}, {Py_tp_traverse, channel_traverse},
+    {Py_tp_methods, methods}, {Py_tp_getset, getters},          {0, NULL},
+};
+
+PyType_Spec channel_spec = {
+    .name = "tensorcx._core.Channel",
+    .basicsize = sizeof(struct channel_object),
+    .flags =
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};

@@ -1,0 +1,243 @@
+"""Queues and topics: rings of messages between processes, with buffers of their own."""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self, TypedDict
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from tensorcx import _core
+from tensorcx._arguments import Shape, count_of, shape_of, timeout_of
+from tensorcx._dtypes import DTYPES, format_of
+from tensorcx._errors import ChannelClosed
+from tensorcx._sources import items_of, source_of
+from tensorcx._tensor import Tensor
+
+Overflow = Literal["block", "drop_oldest"]
+
+_DTYPES = frozenset(DTYPES.values())
+
+
+class Holder(TypedDict):
+    """Who uses buffers of a channel, or has messages yet to receive."""
+
+    client: int  # its id in clients()
+    pid: int  # 0: not known
+    program: str
+    buffers: int  # loaned or received
+    behind: int  # a subscription's messages
+
+
+class ChannelStats(TypedDict):
+    """What stats() of a queue or topic tells."""
+
+    capacity: int  # messages that wait to be received
+    buffers: int
+    participants: int  # handles at a time
+    buffer_bytes: int  # of one buffer; 0: no message has needed one yet
+    bytes: int  # of all buffers
+    messages: int  # sent since the channel was made
+    depth: int  # of these, not yet received, by the slowest
+    handles: int  # that are open
+    readers: int  # subscriptions; any handle of a queue may receive
+    missed: int  # dropped or skipped before messages that this handle received
+    is_shut_down: bool
+    holders: list[Holder]
+
+
+class _Handle(_core.Channel):
+    """One participant of a channel."""
+
+    __slots__ = ()
+
+    @property
+    def capacity(self) -> int:
+        """How many messages may wait to be received."""
+        return int(self._info()["capacity"])
+
+    def stats(self) -> ChannelStats:
+        """What goes through the channel, and who holds how many of its buffers. Asks the daemon."""
+        info: Any = self._info()
+        del info["flags"]
+        info["holders"] = self._holders()
+        return info  # type: ignore[no-any-return]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self.closed else ""
+        return f"{type(self).__name__}({self.name!r}{closed})"
+
+
+class _Sender(_Handle):
+    __slots__ = ()
+
+    def send(self, x: Any, timeout: float | None = None) -> None:
+        """Sends a tensor, or a mapping as a bundle: whatever put() takes.
+
+        An array is copied once, into a buffer of the channel. A loan() goes without a copy, and
+        its handle is closed. What is shared already and contiguous goes by reference (later writes
+        show), and so does what does not fit a buffer. `x` may be changed or dropped afterwards.
+
+        Waits while the channel is full: for ever, `timeout` seconds, or with 0 not at all; then
+        Timeout says who is in the way. ChannelClosed once it was shut down; DaemonLost.
+        """
+        seconds = timeout_of(timeout)
+        kind = type(x)
+        if kind is Tensor or (kind is np.ndarray and x.dtype in _DTYPES):
+            self._send(x, seconds)
+        elif isinstance(x, Mapping):
+            self._send_bundle(list(items_of(x)), seconds)
+        else:
+            self._send(source_of(x), seconds)
+
+    def loan(self, shape: Shape, dtype: DTypeLike = float, timeout: float | None = None) -> Tensor:
+        """A tensor in a buffer of the channel, to be filled in place and given to send().
+
+        It shows old bytes. Dropped or closed without being sent, its buffer is free again; once it
+        was sent its memory is the receivers': views of it must not be written any more. ValueError
+        if it is larger than a buffer; the first loan or message gives the channel its size. Waits
+        for a free buffer as send() does.
+        """
+        return self._loan(shape_of(shape), format_of(dtype), timeout_of(timeout))
+
+    def shutdown(self) -> None:
+        """Ends the channel for everybody.
+
+        Nothing is sent any more; receivers get what is left, then iteration ends and recv() raises
+        ChannelClosed.
+        """
+        self._shutdown()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whoever unpickles it joins by name, with a handle of its own."""
+        if self.closed:
+            raise ChannelClosed(f"{self!r} cannot be pickled")
+        info = self._info()
+        settings = map(info.get, ("flags", "capacity", "buffers", "participants", "buffer_bytes"))
+        return _join, (type(self), os.path.abspath(self._client.socket), self.name, *settings)
+
+
+class _Receiver(_Handle):
+    __slots__ = ()
+
+    def recv(self, timeout: float | None = None, *, spin_us: float = 0) -> Any:
+        """The next message, a Tensor or a Bundle.
+
+        It lies in a buffer of the channel, which is free again when the tensor and all its views
+        are gone, on whatever thread. Of a topic's message all subscribers have the same memory:
+        `x.copy()` keeps or changes it. What came by reference is an ordinary shared tensor.
+
+        Waits for ever, `timeout` seconds, or with 0 not at all; then Timeout. `spin_us`: for how
+        many microseconds to look with all the processor's might before sleeping. ChannelClosed
+        when the channel was shut down and nothing is left, or this handle was closed; DaemonLost.
+        """
+        return self._recv(timeout_of(timeout), spin_us)
+
+    def try_recv(self) -> Any:
+        """The next message, or None if there is none now; otherwise as recv()."""
+        return self._try_recv()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Messages as they come, until the channel is shut down and nothing is left."""
+        try:
+            while True:
+                yield self._recv(-1.0, 0.0)
+        except ChannelClosed:
+            if not self._info()["is_shut_down"]:  # a handle that is closed is no quiet end
+                raise
+
+
+class Queue(_Sender, _Receiver):
+    """A handle of a queue: each message goes to one receiver, first in, first out.
+
+    Opened by queue(). Any handle sends and receives, any thread may use it. The queue lives while
+    it has a handle, or a message that nobody has received. `close()`, or leaving a `with` block,
+    ends this handle only; `shutdown()` ends the queue. Pickled, for another process, it joins there
+    by name; the child of a fork joins anew when it first uses it.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
+class Topic(_Sender):
+    """A handle of a topic: each message goes to all who have subscribed by then.
+
+    Opened by topic(), sends; subscribe() receives. Any thread may use it. The topic lives while it
+    has a handle or a subscription. `close()`, or leaving a `with` block, ends this handle only;
+    `shutdown()` ends the topic. Pickled, for another process, it joins there by name; the child of
+    a fork joins anew when it first uses it.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def subscribe(self, latest: bool = False) -> "Subscription":
+        """Receives every message from the next one on; with `latest` the newest at each recv().
+
+        `latest` begins with the last message that was sent, and is for topics that drop the
+        oldest. A subscription is a participant of its own, and outlives this handle.
+        """
+        return self._subscribe(Subscription, bool(latest))
+
+
+class Subscription(_Receiver):
+    """A handle that receives a topic's messages; `subscribe()` makes it.
+
+    Any thread may use it. In the child of a fork it is closed: subscribe there.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    def missed(self) -> int:
+        """Messages dropped or skipped before those that were received."""
+        return int(self._info()["missed"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a subscription is not pickled: pass the topic, and subscribe there")
+
+
+# ----------------------------------------------------------------------------------------- settings
+
+
+def flags_of(kind: type[Queue] | type[Topic], overflow: Overflow) -> int:
+    if overflow not in ("block", "drop_oldest"):
+        raise ValueError(f"overflow must be 'block' or 'drop_oldest', not {overflow!r}")
+    drops = _core.CHANNEL_DROP_OLDEST if overflow == "drop_oldest" else 0
+    return drops | (_core.CHANNEL_TOPIC if kind is Topic else 0)
+
+
+def buffer_nbytes(nbytes: int | None, like: Any) -> int:
+    """What a buffer must have for messages `like` this one; 0: not said."""
+    if like is None:
+        return count_of(nbytes, "nbytes")
+    if nbytes is not None:
+        raise ValueError("nbytes= and like= both say how large a buffer is: pass one")
+    if not isinstance(like, Mapping):
+        return max(1, _nbytes(source_of(like)))
+    items = list(items_of(like))
+    return 16 + sum(map(_item_nbytes, *zip(*items, strict=True))) if items else 16
+
+
+def _item_nbytes(path: tuple[str, ...], source: Any) -> int:
+    """Of one item in a bundle: elements, aligned to 64, and its place in the index."""
+    keys = sum(len(key.encode()) + 3 for key in path)
+    if source is None:
+        return 16 + keys + -keys % 8
+    return (_nbytes(source) + 63) // 64 * 64 + 40 + 16 * source.ndim + keys + -keys % 8
+
+
+def _nbytes(source: Any) -> int:
+    return int(source.nbytes)
+
+
+def _join(kind: Any, socket: str, *settings: Any) -> Any:
+    """Unpickles; starts no daemon."""
+    from tensorcx._default import client_at
+
+    return client_at(socket)._channel(kind, *settings)
