@@ -11,7 +11,7 @@ from tensorcx import _core
 from tensorcx._arguments import Shape, count_of, shape_of, timeout_of
 from tensorcx._dtypes import DTYPES, format_of
 from tensorcx._errors import ChannelClosed
-from tensorcx._sources import items_of, source_of
+from tensorcx._sources import Path, Source, items_of, source_of
 from tensorcx._tensor import Tensor
 
 Overflow = Literal["block", "drop_oldest"]
@@ -220,11 +220,10 @@ def buffer_nbytes(nbytes: int | None, like: Any) -> int:
         raise ValueError("nbytes= and like= both say how large a buffer is: pass one")
     if not isinstance(like, Mapping):
         return max(1, _nbytes(source_of(like)))
-    items = list(items_of(like))
-    return 16 + sum(map(_item_nbytes, *zip(*items, strict=True))) if items else 16
+    return 16 + sum(_item_nbytes(path, source) for path, source in items_of(like))
 
 
-def _item_nbytes(path: tuple[str, ...], source: Any) -> int:
+def _item_nbytes(path: Path, source: Source | None) -> int:
     """Of one item in a bundle: elements, aligned to 64, and its place in the index."""
     keys = sum(len(key.encode()) + 3 for key in path)
     if source is None:
@@ -232,7 +231,7 @@ def _item_nbytes(path: tuple[str, ...], source: Any) -> int:
     return (_nbytes(source) + 63) // 64 * 64 + 40 + 16 * source.ndim + keys + -keys % 8
 
 
-def _nbytes(source: Any) -> int:
+def _nbytes(source: Source) -> int:
     return int(source.nbytes)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import tensorcx as cx
 
-LEFT = ("storages", "bytes", "names", "waiting", "holds", "clients", "tickets")
+LEFT = ("storages", "bytes", "names", "waiting", "holds", "clients", "tickets", "channels")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,0 +1,706 @@
+"""Queues: what goes through them, by copy, loan and reference; how they are opened and ended."""
+
+import contextlib
+import copy
+import gc
+import math
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import daemon as d
+import numpy as np
+import pytest
+
+import tensorcx as cx
+
+DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+    "float16 float32 float64 complex64 complex128"
+).split()
+MiB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def no_queue_left():
+    """A test that fails does not let others fail."""
+    yield
+    with contextlib.suppress(cx.NotFound):
+        cx.delete("q")
+
+
+@pytest.fixture
+def q():
+    with cx.queue("q", nbytes=4096) as queue:
+        yield queue
+
+
+def is_in_a_buffer(x):
+    return x.storage_id == 0
+
+
+def same(received, sent):
+    """Whether what was received is what was sent: keys in order, dtypes, shapes, elements."""
+    if isinstance(sent, dict):
+        assert isinstance(received, cx.Bundle) and list(received) == list(sent)
+        return all(same(received[key], sent[key]) for key in sent)
+    sent = np.asarray(sent)
+    assert (received.dtype, received.shape) == (sent.dtype, sent.shape)
+    return np.array_equal(received.numpy(), sent)
+
+
+# ---------------------------------------------------------------------------------------- messages
+
+
+def test_arrays_come_as_they_were_sent_in_order(q):
+    sent = [np.arange(n, dtype="int32") for n in range(8)]
+    for x in sent:
+        q.send(x)
+    assert all(same(q.recv(), x) for x in sent)
+    assert q.try_recv() is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_shape_goes(q, dtype):
+    for shape in ((), (0,), (3, 0, 2), (5,), (2, 3, 4), (1,) * 30):
+        x = np.ones(shape, dtype) * np.asarray(3, dtype)
+        q.send(x)
+        assert same(q.recv(), x)
+
+
+def test_any_layout_is_packed(q):
+    base = np.arange(60).reshape(3, 4, 5)
+    for x in (base.T, base[::2, ::-1], base[:, 1:3, ::2], np.broadcast_to(7, (3, 3))):
+        q.send(x)
+        received = q.recv()
+        assert same(received, x) and received.numpy().flags.c_contiguous
+
+
+def test_what_put_takes_can_be_sent(q):
+    import array
+
+    for x in (7, 2.5, True, [1, 2], [[1.0], [2.0]], np.float32(3), b"ab", array.array("h", [1])):
+        q.send(x)
+        assert same(q.recv(), np.frombuffer(x, "uint8") if isinstance(x, bytes) else x)
+
+
+def test_bundles_of_any_mix_go(q):
+    sent = {
+        "image": np.arange(24, dtype="uint8").reshape(2, 3, 4),
+        "": np.float64(3.5),
+        "nested": {"mask": np.array([True, False]), "none": {}, "empty": np.zeros((0, 4))},
+        "strided": np.arange(20)[::3],
+        "ünï/code": np.complex64(1j),
+    }
+    q.send(sent)
+    received = q.recv()
+    assert same(received, sent) and received.name is None
+    q.send({})
+    assert same(q.recv(), {})
+
+
+def test_a_received_bundle_can_be_sent_on(q):
+    q.send({"a": np.arange(3), "b": {"c": np.ones(2)}})
+    q.send(q.recv())
+    assert same(q.recv(), {"a": np.arange(3), "b": {"c": np.ones(2)}})
+
+
+def test_what_cannot_be_shared_is_refused_by_name_and_nothing_is_sent(q):
+    swapped = np.zeros(2, ">i4" if sys.byteorder == "little" else "<i4")
+    masked = np.ma.array([1, 2], mask=[0, 1])
+    for wrong, word in (
+        (np.array([object()]), "object"),
+        (swapped, "byte-swapped"),
+        (np.zeros(2, "datetime64[s]"), "datetime64"),
+        (np.zeros(2, [("x", "i4")]), "cannot be shared"),
+        (masked, "mask"),
+        ({"a": {"b": np.array(["text"])}}, "'a/b'"),
+        ({"a": masked}, "'a'"),
+    ):
+        with pytest.raises(cx.ExchangeError, match=word):
+            q.send(wrong)
+    for wrong in (object(), None):
+        with pytest.raises((TypeError, cx.ExchangeError)):
+            q.send(wrong)
+    with pytest.raises(TypeError, match="must be str"):
+        q.send({1: np.zeros(1)})
+    with pytest.raises(ValueError, match="the tensor is closed"):
+        closed = cx.zeros(3)
+        closed.close()
+        q.send(closed)
+    assert q.stats()["messages"] == 0
+
+
+def test_the_sender_may_go_on_with_its_array(q):
+    x = np.zeros(10)
+    q.send(x)
+    x[...] = 9
+    assert same(q.recv(), np.zeros(10))
+
+
+# ------------------------------------------------------------------------------------------- loans
+
+
+def test_a_loan_is_filled_in_place_and_sent_without_a_copy(q):
+    loan = q.loan((4, 8), "float32")
+    assert (loan.shape, loan.dtype, loan.readonly) == ((4, 8), np.float32, False)
+    loan.numpy()[...] = 7
+    address = loan.data_ptr()
+    q.send(loan)
+    assert loan._closed
+    received = q.recv()
+    assert received.data_ptr() == address and same(received, np.full((4, 8), 7, "float32"))
+
+
+def test_a_loan_that_is_dropped_or_closed_gives_its_buffer_back(q):
+    for _ in range(100):
+        q.loan(10)
+        with q.loan(10):
+            pass
+    view = q.loan(10).numpy()  # keeps it
+    assert [h["buffers"] for h in q.stats()["holders"]] == [1]
+    del view
+    assert q.stats()["holders"] == []
+
+
+def test_a_loan_that_waits_too_long_can_be_sent_later():
+    with cx.queue("q", 1, nbytes=256) as q:
+        loan = q.loan(3)
+        loan[...] = 5
+        q.send(1)
+        with pytest.raises(cx.Timeout):
+            q.send(loan, timeout=0)
+        assert q.recv().item() == 1
+        q.send(loan)
+        assert same(q.recv(), np.full(3, 5.0))
+
+
+def test_a_part_of_a_loan_a_loan_of_another_and_what_was_received_are_copied(q):
+    loan = q.loan(4)
+    loan[...] = 1
+    q.send(loan[1:3])
+    assert same(q.recv(), np.ones(2))
+    with cx.queue("other", nbytes=256) as other:
+        other.send(loan)
+        received = other.recv()
+        q.send(received)
+    assert same(q.recv(), np.ones(4)) and same(received, np.ones(4)) and same(loan, np.ones(4))
+
+
+def test_a_loan_larger_than_a_buffer_is_refused(q):
+    with pytest.raises(ValueError, match=r"larger than a buffer.*4096 bytes.*nbytes="):
+        q.loan(4097, "uint8")
+    with pytest.raises(ValueError):
+        q.loan(-1)
+    with pytest.raises(cx.ExchangeError):
+        q.loan(3, "datetime64[s]")
+
+
+def test_a_loan_and_a_received_tensor_are_copied_when_put_or_pickled(q):
+    q.send(np.arange(5))
+    for x in (q.loan(5, "int64"), q.recv()):
+        x[...] = range(5)
+        with cx.put("kept", x) as kept:
+            x[0] = 9
+            assert kept.storage_id != 0 and same(cx.get("kept"), np.arange(5))
+        cx.delete("kept")
+        x[0] = 0
+        assert same(pickle.loads(pickle.dumps(x)), np.arange(5))
+        assert same(x.copy(), np.arange(5)) and not x.is_shared and not cx.is_shared(x.numpy())
+
+
+# ----------------------------------------------------------------------------------- by reference
+
+
+def test_what_is_shared_goes_by_reference(q):
+    shared = cx.zeros(1000)
+    q.send(shared)
+    received = q.recv()
+    assert received.storage_id == shared.storage_id and received.is_shared
+    received[0] = 5
+    assert shared[0].item() == 5
+
+
+def test_views_of_shared_memory_go_by_reference_if_contiguous(q):
+    shared = cx.zeros((4, 100))
+    q.send(shared.numpy()[2])
+    q.send(shared.numpy()[:, 2])
+    by_reference, copied = q.recv(), q.recv()
+    assert by_reference.storage_id == shared.storage_id
+    assert is_in_a_buffer(copied)
+
+
+def test_read_only_travels_with_what_goes_by_reference(q):
+    cx.put("fixed", np.arange(4), readonly=True)
+    q.send(cx.get("fixed"))
+    cx.delete("fixed")
+    assert q.recv().readonly
+
+
+def test_what_is_larger_than_a_buffer_goes_by_reference(q):
+    for large in (np.arange(MiB), {"a": np.arange(MiB), "b": np.ones(3)}):
+        q.send(large)
+        received = q.recv()
+        assert not is_in_a_buffer(received) and same(received, large)
+
+
+def test_a_bundle_refers_to_what_is_shared_and_packs_the_rest(q):
+    shared = cx.zeros(MiB)
+    q.send({"large": shared, "small": np.arange(3)})
+    received = q.recv()
+    assert received["large"].storage_id == shared.storage_id
+    assert is_in_a_buffer(received["small"]) and same(received["small"], np.arange(3))
+
+
+def test_what_waits_by_reference_is_kept_alive(q):
+    q.send(cx.full(MiB, 7, "uint8"))
+    gc.collect()
+    assert cx.stats()["bytes"] > MiB
+    assert q.recv()[5].item() == 7
+
+
+def test_a_message_by_reference_needs_no_buffer_once_received(q):
+    kept = []
+    for i in range(100):
+        q.send(cx.full(3, i))
+        kept.append(q.recv())
+    assert [int(x[0]) for x in kept] == list(range(100))
+
+
+# ------------------------------------------------------------------------------- buffers, capacity
+
+
+def test_what_is_received_keeps_its_buffer_until_the_last_view_is_gone(q):
+    q.send(np.arange(9))
+    view = q.recv().numpy()[3:]
+    for i in range(50):
+        q.send(np.full(9, i))
+        q.recv()
+    assert list(view) == list(range(3, 9))
+    assert [h["buffers"] for h in q.stats()["holders"]] == [1]
+    del view
+    assert q.stats()["holders"] == []
+
+
+def test_a_tensor_of_a_bundle_keeps_the_buffer(q):
+    q.send({"a": np.arange(9), "b": np.ones(2)})
+    part = q.recv()["a"]
+    gc.collect()
+    assert [h["buffers"] for h in q.stats()["holders"]] == [1]
+    del part
+    assert q.stats()["holders"] == []
+
+
+def test_a_full_queue_waits_and_says_who_is_behind():
+    with cx.queue("q", 3) as q:
+        for i in range(3):
+            q.send(i)
+        for timeout in (0, 0.05):
+            with pytest.raises(cx.Timeout, match=r'queue "q".*full.*3 of 3'):
+                q.send(3, timeout=timeout)
+        assert [q.recv().item() for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_queue_whose_buffers_are_kept_says_by_whom():
+    with cx.queue("q", 1, buffers=3) as q:
+        kept = []
+        for i in range(3):
+            q.send(i)
+            kept.append(q.recv())
+        with pytest.raises(cx.Timeout, match=r"no buffer is free.*pid \d+, .*has 3 buffers"):
+            q.send(4, timeout=0.05)
+        (holder,) = q.stats()["holders"]
+        mine = next(peer for peer in cx.clients() if peer["is_self"])
+        assert holder == {
+            "client": mine["id"],
+            "pid": mine["pid"],
+            "program": mine["program"],
+            "buffers": 3,
+            "behind": 0,
+        }
+        kept.pop()
+        q.send(4, timeout=0)
+        assert q.recv().item() == 4
+
+
+def test_the_oldest_goes_where_the_queue_was_made_so():
+    with cx.queue("q", 3, overflow="drop_oldest") as q:
+        for i in range(10):
+            q.send(i)
+        assert [q.recv().item() for _ in range(3)] == [7, 8, 9]
+        assert q.try_recv() is None and q.stats()["missed"] == 7
+
+
+def test_the_first_message_gives_the_size():
+    with cx.queue("q") as q:
+        assert q.stats()["buffer_bytes"] == 0
+        q.send(np.zeros(1000, "uint8"))
+        assert q.stats()["buffer_bytes"] == 1024
+        q.send(np.zeros(1025, "uint8"))
+        assert [is_in_a_buffer(q.recv()) for _ in range(2)] == [True, False]
+
+
+def test_like_makes_room_for_such_messages():
+    tree = {
+        "frame": np.zeros((30, 40, 3), "uint8"),
+        "x": {"": 1.0, "ü": {}},
+        "t": np.zeros((1,) * 9),
+    }
+    for like in (tree, np.zeros((5, 7)), [1, 2, 3], 3.5, cx.zeros(99), {"a": np.zeros(0)}, {}):
+        with cx.queue("q", like=like) as q:
+            q.send(like if not isinstance(like, cx.Tensor) else like.numpy().copy())
+            assert is_in_a_buffer(q.recv())
+            assert q.stats()["buffer_bytes"] <= 4352
+
+
+def test_like_for_a_tree_is_not_much_too_large():
+    tree = {f"layer{i}": {"weight": np.zeros(100), "bias": np.zeros(10)} for i in range(20)}
+    with cx.queue("q", like=tree) as q:
+        wanted = q.stats()["buffer_bytes"]
+    with cx.queue("q") as q:
+        q.send(tree)
+        assert q.stats()["buffer_bytes"] == wanted
+
+
+# -------------------------------------------------------------------------------- opening, closing
+
+
+def test_who_opens_it_again_joins_and_need_not_say_how_it_was_made():
+    with cx.queue("q", 3, nbytes=1000, buffers=9, participants=4) as first, cx.queue("q") as second:
+        stats = second.stats()
+        assert (stats["capacity"], stats["buffers"], stats["participants"]) == (3, 9, 4)
+        assert (stats["buffer_bytes"], second.capacity, stats["handles"]) == (1024, 3, 2)
+        first.send(5)
+        assert second.recv().item() == 5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capacity": 4},
+        {"buffers": 10},
+        {"participants": 5},
+        {"nbytes": 5120},
+        {"overflow": "drop_oldest"},
+    ],
+)
+def test_other_settings_are_refused_with_both(wrong):
+    with cx.queue("q", 3, nbytes=1000, buffers=9, participants=4):
+        with pytest.raises(ValueError) as error:
+            cx.queue("q", **wrong)
+        for value in wrong.values():
+            assert str(value) in str(error.value) or "drop" in str(error.value)
+
+
+def test_a_queue_is_no_topic_and_no_tensor(q):
+    with pytest.raises(ValueError, match="queue"):
+        cx.topic("q")
+    with pytest.raises(ValueError, match="queue"):
+        cx.get("q")
+    with pytest.raises(cx.Exists, match="queue"):
+        cx.put("q", 3)
+    with cx.put("tensor", 3), pytest.raises(cx.Exists, match="tensor"):
+        cx.queue("tensor")
+    cx.delete("tensor")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1 << 32, 1.5, "3"])
+@pytest.mark.parametrize("what", ["capacity", "nbytes", "buffers", "participants"])
+def test_settings_that_cannot_be_are_named(what, value):
+    with pytest.raises(ValueError, match=what):
+        cx.queue("q", **{what: value})
+
+
+def test_settings_beyond_the_limits_are_refused_with_the_limit():
+    for settings, word in (
+        ({"capacity": 513}, "512"),
+        ({"buffers": 897}, "896"),
+        ({"participants": 1025}, "1024|1,024"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            cx.queue("q", **settings)
+    with pytest.raises(ValueError, match="overflow"):
+        cx.queue("q", overflow="fail")
+    with pytest.raises(ValueError, match="pass one"):
+        cx.queue("q", nbytes=3, like=3)
+    with pytest.raises(TypeError, match="must be a str"):
+        cx.queue(3)
+    for name in ("", "a\n", "x" * 256):
+        with pytest.raises(ValueError):
+            cx.queue(name)
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5"])
+def test_timeouts_that_cannot_be_are_refused(q, value):
+    for call in (lambda: q.recv(value), lambda: q.send(1, value), lambda: q.loan(1, "int8", value)):
+        with pytest.raises(ValueError, match="timeout"):
+            call()
+    with pytest.raises(ValueError, match="spin_us"):
+        q.recv(0, spin_us=-1)
+    with pytest.raises(TypeError):
+        q.recv(0, spin_us="1")
+
+
+def test_a_closed_handle_raises_and_the_others_go_on():
+    with cx.queue("q") as kept:
+        q = cx.queue("q")
+        q.send(np.arange(4))
+        received = q.recv()
+        q.close()
+        q.close()
+        assert q.closed and "closed" in repr(q) and q.name == "q"
+        for call in (
+            lambda: q.send(1),
+            q.recv,
+            q.try_recv,
+            lambda: q.loan(1),
+            q.shutdown,
+            lambda: next(iter(q)),
+            lambda: pickle.dumps(q),
+            q.stats,
+        ):
+            with pytest.raises(cx.ChannelClosed, match="closed"):
+                call()
+        assert same(received, np.arange(4)) and not kept.closed
+        kept.send(1)
+        assert kept.recv().item() == 1
+
+
+def test_a_handle_that_is_dropped_is_closed():
+    with cx.queue("q") as kept:
+        cx.queue("q")
+        gc.collect()
+        assert kept.stats()["handles"] == 1
+
+
+def test_what_was_loaned_outlives_its_handle():
+    q = cx.queue("q", nbytes=100)
+    loan = q.loan(3)
+    view = loan.numpy()
+    q.close()
+    del q
+    view[...] = 3
+    assert same(loan, np.full(3, 3.0))
+
+
+def test_after_shutdown_nothing_is_sent_and_what_is_left_is_received(q):
+    loan = q.loan(1)
+    for i in range(3):
+        q.send(i)
+    with cx.queue("q") as other:
+        other.shutdown()
+        other.shutdown()
+    for call in (lambda: q.send(4), lambda: q.send(loan), lambda: q.loan(1)):
+        with pytest.raises(cx.ChannelClosed, match="shut down"):
+            call()
+    assert q.stats()["is_shut_down"] and not q.closed
+    assert [x.item() for x in q] == [0, 1, 2]
+    assert list(q) == []
+    with pytest.raises(cx.ChannelClosed):
+        q.recv()
+    with pytest.raises(cx.ChannelClosed):
+        q.try_recv()
+
+
+def test_iteration_keeps_no_message_while_it_waits(q):
+    messages = iter(q)
+    q.send(1)
+    next(messages)
+    assert q.stats()["holders"] == []
+
+
+def test_a_queue_lives_while_it_has_a_message():
+    q = cx.queue("q", 5)
+    q.send(np.arange(7))
+    q.close()
+    with cx.queue("q") as again:
+        assert again.capacity == 5 and same(again.recv(), np.arange(7))
+    with cx.queue("q") as new:
+        assert new.capacity == 8 and new.stats()["messages"] == 0
+
+
+def test_delete_ends_a_queue():
+    with cx.queue("q") as q:
+        q.send(1)
+        cx.delete("q")
+        with pytest.raises(cx.ChannelClosed):
+            q.send(2)
+        assert q.recv().item() == 1
+        with pytest.raises(cx.ChannelClosed):
+            q.recv()
+        with cx.queue("q", 3) as other:
+            assert other.capacity == 3
+    with pytest.raises(cx.NotFound):
+        cx.delete("q")
+
+
+def test_a_handle_is_not_made_by_hand(q):
+    for kind in (cx.Queue, cx.Topic, cx.Subscription):
+        with pytest.raises(TypeError, match="made by"):
+            kind()
+
+
+def test_a_copy_of_a_handle_is_another_participant(q):
+    for join in (copy.copy, lambda q: pickle.loads(pickle.dumps(q))):
+        with join(q) as other:
+            q.send(5)
+            assert other.recv().item() == 5 and q.stats()["handles"] == 2
+
+
+def test_stats_tell_what_went_through(q):
+    for i in range(5):
+        q.send(i)
+    q.recv(), q.recv()
+    stats = q.stats()
+    assert (stats["messages"], stats["depth"], stats["readers"]) == (5, 3, 0)
+    assert stats["bytes"] == stats["buffers"] * stats["buffer_bytes"] == 16 * 4096
+    assert cx.stats()["channels"] == 1
+    while q.try_recv() is not None:
+        pass
+
+
+# ----------------------------------------------------------------------------------------- waiting
+
+
+def in_thread(function):
+    """Starts it; the result of its join() is what the function returned or raised."""
+
+    class Thread(threading.Thread):
+        def run(self):
+            try:
+                self.result = function()
+            except BaseException as error:
+                self.result = error
+
+        def join(self, timeout=d.DEADLINE):
+            super().join(timeout)
+            assert not self.is_alive()
+            return self.result
+
+    thread = Thread()
+    thread.start()
+    return thread
+
+
+def test_a_timeout_of_recv_is_kept_and_says_what_was_missing(q):
+    begun = time.monotonic()
+    with pytest.raises(cx.Timeout, match=r'recv on queue "q" for 0.2 s: there was no message'):
+        q.recv(timeout=0.2)
+    assert time.monotonic() - begun >= 0.2
+    with pytest.raises(TimeoutError):
+        q.recv(timeout=0, spin_us=100)
+
+
+def test_one_that_waits_gets_the_message_others_send(q):
+    receiver = in_thread(lambda: q.recv().item())
+    q.send(7)
+    assert receiver.join() == 7
+    receiver = in_thread(lambda: q.recv(timeout=60, spin_us=1000).item())
+    q.send(8)
+    assert receiver.join() == 8
+
+
+def test_a_sender_that_waits_goes_on_when_there_is_room():
+    with cx.queue("q", 1) as q:
+        q.send(1)
+        sender = in_thread(lambda: q.send(2))
+        assert [q.recv().item(), q.recv(60).item()] == [1, 2]
+        sender.join()
+
+
+def test_other_threads_run_while_one_waits(q):
+    steps, stop = [], threading.Event()
+
+    def count():
+        while not stop.is_set():
+            steps.append(1)
+
+    counter = in_thread(count)
+    with pytest.raises(cx.Timeout):
+        q.recv(timeout=0.3)
+    assert len(steps) > 1000
+    stop.set()
+    counter.join()
+
+
+def test_waiting_uses_no_processor(q):
+    begun = time.process_time()
+    with pytest.raises(cx.Timeout):
+        q.recv(timeout=1)
+    assert time.process_time() - begun < 0.3
+
+
+def test_close_and_shutdown_end_what_waits(q):
+    with cx.queue("q") as other:
+        receiver = in_thread(lambda: list(other))
+        d.settle(lambda: receiver.is_alive())
+        other.close()
+        assert isinstance(receiver.join(), cx.ChannelClosed)
+    with cx.queue("q") as other:
+        receiver = in_thread(lambda: list(other))
+        q.shutdown()
+        assert receiver.join() == []
+
+
+def test_ctrl_c_ends_a_wait():
+    for wait in ("q.recv()", "[q.send(i) for i in range(99)]", "list(q)", "q.recv(1e6)"):
+        program = (
+            "import signal, tensorcx as cx; signal.signal(signal.SIGINT, signal.default_int_handler);"
+            f"q = cx.queue('q'); print('ready', flush=True); {wait}"
+        )
+        waiter = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        waiter.stdout.readline()
+        waiter.send_signal(signal.SIGINT)
+        _, errors = waiter.communicate(timeout=60)
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert "Traceback" in errors
+    with cx.queue("q") as q:  # what the second one sent
+        while q.try_recv() is not None:
+            pass
+
+
+def test_a_signal_handler_that_raises_ends_the_wait(q):
+    class Alarm(Exception):
+        pass
+
+    def ring(*_):
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Alarm):
+            q.recv()
+        q.send(1)
+        assert q.recv().item() == 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_many_threads_share_one_handle():
+    with cx.queue("q", 4, nbytes=1024) as q:
+        each, n = 200, 6
+
+        def send(who):
+            for i in range(each):
+                q.send(np.full(100, who * each + i))
+
+        def receive():
+            return [int(x[99]) for x in q]
+
+        receivers = [in_thread(receive) for _ in range(n)]
+        senders = [in_thread(lambda who=who: send(who)) for who in range(n)]
+        for sender in senders:
+            assert sender.join() is None
+        q.shutdown()
+        got = sorted(sum((receiver.join() for receiver in receivers), []))
+        assert got == list(range(n * each))
