@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 
 import tensorcx as cx
+from tensorcx._dtypes import DTYPES
 
-DTYPES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
-    "float16 float32 float64 complex64 complex128"
-).split()
+NAMES = sorted(map(str, DTYPES.values()))
 MiB = 1 << 20
 
 
@@ -63,7 +61,7 @@ def test_arrays_come_as_they_were_sent_in_order(q):
     assert q.try_recv() is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", NAMES)
 def test_every_dtype_and_shape_goes(q, dtype):
     for shape in ((), (0,), (3, 0, 2), (5,), (2, 3, 4), (1,) * 30):
         x = np.ones(shape, dtype) * np.asarray(3, dtype)
@@ -636,7 +634,7 @@ def test_waiting_uses_no_processor(q):
 def test_close_and_shutdown_end_what_waits(q):
     with cx.queue("q") as other:
         receiver = in_thread(lambda: list(other))
-        d.settle(lambda: receiver.is_alive())
+        d.settle(receiver.is_alive)
         other.close()
         assert isinstance(receiver.join(), cx.ChannelClosed)
     with cx.queue("q") as other:
@@ -648,7 +646,8 @@ def test_close_and_shutdown_end_what_waits(q):
 def test_ctrl_c_ends_a_wait():
     for wait in ("q.recv()", "[q.send(i) for i in range(99)]", "list(q)", "q.recv(1e6)"):
         program = (
-            "import signal, tensorcx as cx; signal.signal(signal.SIGINT, signal.default_int_handler);"
+            "import signal, tensorcx as cx;"
+            "signal.signal(signal.SIGINT, signal.default_int_handler);"
             f"q = cx.queue('q'); print('ready', flush=True); {wait}"
         )
         waiter = subprocess.Popen(
@@ -702,5 +701,5 @@ def test_many_threads_share_one_handle():
         for sender in senders:
             assert sender.join() is None
         q.shutdown()
-        got = sorted(sum((receiver.join() for receiver in receivers), []))
+        got = sorted(x for receiver in receivers for x in receiver.join())
         assert got == list(range(n * each))
