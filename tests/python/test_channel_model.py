@@ -135,7 +135,7 @@ class Program:
         self.rng = rng = random.Random(seed)
         self.is_topic, overflow = rng.random() < 0.5, rng.choice(list(DROPS))
         capacity = rng.randrange(1, 6)
-        buffers = capacity + rng.randrange(2, 6)
+        buffers = capacity + rng.choice([2, 2, 3, 5])
         self.open = cx.topic if self.is_topic else cx.queue
         self.overflow = overflow
         self.model = Model(self.is_topic, DROPS[overflow], capacity, buffers)
@@ -149,7 +149,7 @@ class Program:
         return self.open("model", *settings, overflow=self.overflow, **more)
 
     def run(self, steps):
-        calls = [self.send] * 8 + [self.recv] * 8 + [self.let_go] * 4 + [self.loan, self.send_loan]
+        calls = [self.send] * 8 + [self.recv] * 8 + [self.let_go] * 3 + [self.loan, self.send_loan]
         calls += [self.send_by_reference, self.open_or_close, self.subscribe, self.unsubscribe]
         with contextlib.ExitStack() as stack:
             stack.callback(self.end)
