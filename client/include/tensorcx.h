@@ -474,6 +474,30 @@ typedef struct tcx_holder {
 typedef int (*tcx_holder_fn)(void *context, const tcx_holder_t *holder);
 TCX_API int tcx_channel_holders(tcx_channel_t *channel, tcx_holder_fn fn, void *context);
 
+/* Any channel of the daemon, and who has handles of it. */
+typedef struct tcx_participant {
+    uint64_t client;  /* its tcx_peer_t's id */
+    int is_open;      /* 0: its handle is closed, what it has received is not */
+    uint32_t buffers; /* that it uses: loaned or received */
+    uint32_t behind;  /* messages that it has yet to receive: a subscription */
+} tcx_participant_t;
+
+typedef struct tcx_channel_entry {
+    const char *name; /* "": it was deleted */
+    unsigned flags;   /* enum tcx_channel_flag */
+    uint32_t capacity, buffers, participants;
+    uint64_t buffer_nbytes; /* 0: no size yet */
+    uint64_t messages;      /* as in tcx_channel_info_t */
+    uint32_t depth;
+    int is_closed;
+    const tcx_participant_t *seated;
+    size_t seated_count;
+} tcx_channel_entry_t;
+
+/* Calls `fn` for every channel; as tcx_list(). */
+typedef int (*tcx_channel_fn)(void *context, const tcx_channel_entry_t *entry);
+TCX_API int tcx_channels(tcx_client_t *client, tcx_channel_fn fn, void *context);
+
 /* --------------------------------------------------------------------------------------- DLPack */
 
 /* From <dlpack/dlpack.h>, which callers of this section include themselves. */

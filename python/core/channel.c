@@ -288,6 +288,53 @@ static PyObject *channel_holders(CORE_METHOD_ARGUMENTS) {
     return core_list_or_raise(core_state(type), status, list);
 }
 
+/* [{client, is_open, buffers, behind}] */
+static PyObject *seated_to_python(const tcx_channel_entry_t *entry) {
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < entry->seated_count; i++) {
+        const tcx_participant_t *seat = &entry->seated[i];
+        PyObject *item = Py_BuildValue("{s:K, s:O, s:I, s:I}", "client", seat->client, "is_open",
+                                       seat->is_open ? Py_True : Py_False, "buffers", seat->buffers,
+                                       "behind", seat->behind);
+        if (!item || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+/* As add_holder(). */
+static int add_channel(void *context, const tcx_channel_entry_t *entry) {
+    core_enter_python();
+    PyObject *seated = seated_to_python(entry);
+    PyObject *item =
+        seated ? Py_BuildValue("{s:s, s:I, s:I, s:I, s:I, s:K, s:K, s:I, s:O, s:O}", /* */
+                               "name", entry->name, "flags", entry->flags, "capacity",
+                               entry->capacity, "buffers", entry->buffers, "participants",
+                               entry->participants, "buffer_bytes", entry->buffer_nbytes,
+                               "messages", entry->messages, "depth", entry->depth, "is_shut_down",
+                               entry->is_closed ? Py_True : Py_False, "seated", seated)
+               : NULL;
+    int failed = !item || PyList_Append(context, item) < 0;
+    Py_XDECREF(item);
+    Py_XDECREF(seated);
+    core_leave_python();
+    return failed;
+}
+
+PyObject *channel_list(CORE_METHOD_ARGUMENTS) {
+    (void)args;
+    PyObject *list;
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = tcx_channels(client, add_channel, list);
+    CORE_END_ASKING
+    return core_list_or_raise(core_state(type), status, list);
+}
+
 static PyObject *get_name(PyObject *self, void *closure) {
     (void)closure;
     return Py_NewRef(((struct channel_object *)self)->name);

@@ -394,6 +394,7 @@ static PyMethodDef methods[] = {
     CORE_METHOD("_ticket", ticket_make, NULL),
     CORE_METHOD("_redeem", ticket_redeem, NULL),
     CORE_METHOD("_channel", channel_open, NULL),
+    CORE_METHOD("_channels", channel_list, NULL),
     {NULL, NULL, 0, NULL},
 };
 

@@ -202,6 +202,9 @@ extern PyType_Spec channel_spec;
  * participants: int, nbytes: int): a handle; `class` is a subclass of _core.Channel. */
 PyObject *channel_open(CORE_METHOD_ARGUMENTS);
 
+/* Client._channels(): every channel of the daemon. */
+PyObject *channel_list(CORE_METHOD_ARGUMENTS);
+
 /* ---------------------------------------------------------------------------------- ticket.c */
 
 /* Client._ticket(x: Tensor | Bundle): bytes that carry the reference to another process; `x` may be

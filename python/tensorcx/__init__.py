@@ -19,6 +19,7 @@ from tensorcx._channel import Queue, Subscription, Topic  # noqa: E402
 from tensorcx._client import Client, Entry  # noqa: E402
 from tensorcx._default import (  # noqa: E402
     asarray,
+    channels,
     clients,
     connect,
     delete,
@@ -79,6 +80,7 @@ __all__ = [
     "Timeout",
     "Topic",
     "asarray",
+    "channels",
     "clients",
     "connect",
     "delete",

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -27,6 +27,33 @@ class Holder(TypedDict):
     program: str
     buffers: int  # loaned or received
     behind: int  # a subscription's messages
+
+
+class Seat(TypedDict):
+    """Who has a handle of a channel."""
+
+    client: int  # its id in clients()
+    pid: int  # 0: it is gone
+    program: str
+    is_open: bool  # False: the handle is closed, what it has received is not
+    buffers: int  # loaned or received
+    behind: int  # a subscription's messages
+
+
+class ChannelEntry(TypedDict):
+    """A queue or topic, as channels() tells it."""
+
+    name: str  # "": it was deleted
+    kind: Literal["queue", "topic"]
+    overflow: Overflow
+    capacity: int
+    buffers: int
+    participants: int
+    buffer_bytes: int
+    messages: int
+    depth: int
+    is_shut_down: bool
+    handles: list[Seat]
 
 
 class ChannelStats(TypedDict):
@@ -58,10 +85,10 @@ class _Handle(_core.Channel):
 
     def stats(self) -> ChannelStats:
         """What goes through the channel, and who holds how many of its buffers. Asks the daemon."""
-        info: Any = self._info()
+        info: dict[str, Any] = self._info()
         del info["flags"]
         info["holders"] = self._holders()
-        return info  # type: ignore[no-any-return]
+        return cast(ChannelStats, info)
 
     def __enter__(self) -> Self:
         return self
@@ -233,6 +260,19 @@ def _item_nbytes(path: Path, source: Source | None) -> int:
 
 def _nbytes(source: Source) -> int:
     return int(source.nbytes)
+
+
+def entry_of(found: dict[str, Any], clients: dict[int, dict[str, Any]]) -> ChannelEntry:
+    """An entry of _core, with the names of those who have handles. Takes `found`."""
+    flags, seats = found.pop("flags"), found.pop("seated")
+    found["kind"] = "topic" if flags & _core.CHANNEL_TOPIC else "queue"
+    found["overflow"] = "drop_oldest" if flags & _core.CHANNEL_DROP_OLDEST else "block"
+    gone = {"pid": 0, "program": ""}
+    for seat in seats:
+        client = clients.get(seat["client"], gone)
+        seat |= {"pid": client["pid"], "program": client["program"]}
+    found["handles"] = seats
+    return cast(ChannelEntry, found)
 
 
 def _join(kind: Any, socket: str, *settings: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Self, TypedDict, cast, overload
 
 import numpy as np
@@ -10,7 +11,15 @@ from numpy.typing import DTypeLike
 from tensorcx import _core, _safetensors
 from tensorcx._arguments import Shape, count_of, shape_of, timeout_of, ttl_of
 from tensorcx._bundle import Bundle
-from tensorcx._channel import Overflow, Queue, Topic, buffer_nbytes, flags_of
+from tensorcx._channel import (
+    ChannelEntry,
+    Overflow,
+    Queue,
+    Topic,
+    buffer_nbytes,
+    entry_of,
+    flags_of,
+)
 from tensorcx._dtypes import DTYPES, EXCHANGED, format_of
 from tensorcx._errors import ExchangeError, NotFound
 from tensorcx._sources import as_array, bounds_of, items_of, source_of, view_of
@@ -289,6 +298,14 @@ class Client(_core.Client):
         """
         settings = _settings(capacity, nbytes, like, buffers, participants)
         return self._channel(Topic, name, flags_of(Topic, overflow), *settings)
+
+    def channels(self) -> list[ChannelEntry]:
+        """All queues and topics of the daemon, sorted by name, and who has handles of them."""
+        found = self._channels()
+        clients = {peer["id"]: peer for peer in self.clients()}
+        return sorted((entry_of(each, clients) for each in found), key=itemgetter("name"))
+
+    # ----------------------------------------------------------------------------------- memory
 
     def is_shared(self, x: Any) -> bool:
         """Whether the memory of `x` lies in the daemon, all of it."""

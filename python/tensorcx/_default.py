@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from tensorcx._arguments import Shape
 from tensorcx._bundle import Bundle
-from tensorcx._channel import Overflow, Queue, Topic
+from tensorcx._channel import ChannelEntry, Overflow, Queue, Topic
 from tensorcx._client import Client, Entry
 from tensorcx._safetensors import FilePath
 from tensorcx._tensor import Tensor
@@ -240,6 +240,11 @@ def topic(
         participants=participants,
         overflow=overflow,
     )
+
+
+@_as(Client.channels)
+def channels() -> list[ChannelEntry]:
+    return default_client().channels()
 
 
 @_as(Client.is_shared)

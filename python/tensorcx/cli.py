@@ -12,6 +12,7 @@ import numpy as np
 
 import tensorcx as cx
 from tensorcx import _doctor
+from tensorcx._channel import ChannelEntry
 from tensorcx._client import Entry
 from tensorcx._text import age_text as _age
 from tensorcx._text import error_text
@@ -51,8 +52,9 @@ def _parser() -> argparse.ArgumentParser:
 
     ls = add("ls", _ls, "list names: dtype, shape, bytes, version, age")
     ls.add_argument("prefix", nargs="?", default="", help="only names that begin so")
-    add("stat", _stat, "all about one name").add_argument("name")
-    add("rm", _rm, "remove names").add_argument("name", nargs="+")
+    add("channels", _channels, "list queues and topics")
+    add("stat", _stat, "all about one name, queue or topic").add_argument("name")
+    add("rm", _rm, "remove names, end queues and topics").add_argument("name", nargs="+")
     put = add("put", _put, "publish the array of a .npy file, the tensors of a .safetensors file")
     put.add_argument("name")
     put.add_argument("file")
@@ -107,8 +109,29 @@ def _ls(options: argparse.Namespace) -> None:
     )
 
 
+def _channels(options: argparse.Namespace) -> None:
+    rows = [
+        (
+            channel["name"] or "(deleted)",
+            channel["kind"],
+            f"{channel['depth']}/{channel['capacity']}",
+            channel["messages"],
+            f"{channel['buffers']} x {_bytes(channel['buffer_bytes'])}",
+            sum(handle["buffers"] for handle in channel["handles"]),
+            sum(handle["is_open"] for handle in channel["handles"]),
+            "shut down" if channel["is_shut_down"] else "open",
+        )
+        for channel in _client(options).channels()
+    ]
+    header = ("NAME", "KIND", "WAITING", "MESSAGES", "BUFFERS", "IN USE", "HANDLES", "STATE")
+    _table(header, rows, right=("WAITING", "MESSAGES", "BUFFERS", "IN USE", "HANDLES"))
+
+
 def _stat(options: argparse.Namespace) -> None:
     client = _client(options)
+    for channel in client.channels():
+        if channel["name"] == options.name:
+            return _stat_channel(channel)
     entry = client.stat(options.name)
     dtype, shape = _kind(entry)
     rows = [
@@ -130,6 +153,35 @@ def _stat(options: argparse.Namespace) -> None:
         print()
         header = ("KEY", "DTYPE", "SHAPE", "BYTES")
         _table(header, _parts(client.get(options.name)), right=("BYTES",))
+
+
+def _stat_channel(channel: ChannelEntry) -> None:
+    size = channel["buffer_bytes"]
+    rows = [
+        ("name", channel["name"]),
+        ("kind", channel["kind"]),
+        ("full, it", {"block": "blocks", "drop_oldest": "drops the oldest"}[channel["overflow"]]),
+        ("waiting", f"{channel['depth']} of {channel['capacity']} messages"),
+        ("messages", channel["messages"]),
+        ("buffers", channel["buffers"]),
+        ("bytes", f"{size} ({_bytes(size)}) each" if size else "no size yet"),
+        ("handles", f"at most {channel['participants']}"),
+        ("shut down", _yes(channel["is_shut_down"])),
+    ]
+    _table(None, rows)
+    handles = [
+        (
+            seat["pid"] or "-",
+            seat["program"] or "gone",
+            seat["buffers"],
+            seat["behind"],
+            "open" if seat["is_open"] else "closed",
+        )
+        for seat in channel["handles"]
+    ]
+    print()
+    header = ("PID", "PROGRAM", "BUFFERS", "BEHIND", "HANDLE")
+    _table(header, handles, right=("PID", "BUFFERS", "BEHIND"))
 
 
 def _parts(bundle: cx.Bundle, path: str = "") -> Iterator[tuple[str, str, str, str]]:

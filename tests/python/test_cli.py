@@ -49,6 +49,41 @@ def published():
         cx.delete(name)
 
 
+@pytest.fixture
+def channels():
+    with cx.queue("jobs", 4, nbytes=2048) as q, cx.topic("camera") as t, t.subscribe() as s:
+        q.send(np.zeros(9)), q.send(1)
+        kept = q.recv()
+        t.send(1)
+        yield s
+        kept.close()
+        q.recv()
+
+
+def test_channels_shows_queues_and_topics(channels):
+    header, camera, jobs = output("channels").splitlines()
+    assert header.split()[:5] == ["NAME", "KIND", "WAITING", "MESSAGES", "BUFFERS"]
+    assert camera.split()[:4] == ["camera", "topic", "1/8", "1"]
+    assert jobs.split() == "jobs queue 1/4 2 12 x 2.0 KiB 1 1 open".split()  # noqa: SIM905
+
+
+def test_stat_of_a_channel_names_who_has_handles(channels):
+    said = output("stat", "camera")
+    assert "drops the oldest" in said and "1 of 8 messages" in said
+    pids = [line.split() for line in said.split("HANDLE\n")[1].splitlines()]
+    assert [(line[0], line[-2], line[-1]) for line in pids] == [
+        (str(os.getpid()), "0", "open"),
+        (str(os.getpid()), "1", "open"),
+    ]
+
+
+def test_rm_ends_a_channel(channels):
+    assert output("rm", "camera") == ""
+    assert [x.item() for x in channels] == [1]
+    assert "(deleted)" in output("channels")
+    assert "camera" in failure("stat", "camera")
+
+
 def test_ls_shows_names_dtypes_shapes_and_readable_sizes(published):
     header, left, obs = (line.split() for line in output("ls").splitlines())
     assert header == ["NAME", "DTYPE", "SHAPE", "BYTES", "VERSION", "AGE"]

@@ -48,5 +48,6 @@ def nothing_left(request, daemon):
     except AssertionError as error:
         raise AssertionError(f"left behind: {left}, names {cx.names()}") from error
     finally:
-        for name in cx.names():  # so that the next test starts clean
-            cx.delete(name)
+        for name in cx.names() + [channel["name"] for channel in cx.channels()]:
+            if name:  # so that the next test starts clean
+                cx.delete(name)

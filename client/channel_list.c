@@ -1,0 +1,126 @@
+/*
+ * channel_list.c - the channels that the daemon has
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "call.h"
+#include "client.h"
+#include "error.h"
+
+/* The rest of a page. */
+struct rest {
+    const char *at;
+    size_t nbytes;
+};
+
+/* The next `nbytes`; NULL: there are not so many. */
+static const char *take(struct rest *rest, size_t nbytes) {
+    const char *at = rest->at;
+
+    if (nbytes > rest->nbytes) {
+        return NULL;
+    }
+    rest->at += nbytes;
+    rest->nbytes -= nbytes;
+    return at;
+}
+
+/* NULL: cut short, or no memory. Owned by the caller. */
+static tcx_participant_t *take_participants(struct rest *rest, uint32_t count) {
+    const char *from = take(rest, count * sizeof(struct wire_participant));
+    tcx_participant_t *participants = from ? calloc(count + 1, sizeof *participants) : NULL;
+
+    for (uint32_t i = 0; participants && i < count; i++) {
+        struct wire_participant wire;
+        memcpy(&wire, from + i * sizeof wire, sizeof wire);
+        participants[i] = (tcx_participant_t){
+            .client = wire.client,
+            .is_open = !wire.left,
+            .buffers = wire.holds,
+            .behind = wire.behind,
+        };
+    }
+    return participants;
+}
+
+/* Reports the channel at the beginning of `rest`. -1: cut short. Otherwise what `fn` returned. */
+static int report(struct rest *rest, tcx_channel_fn fn, void *context, uint64_t *ret_id) {
+    struct wire_channel wire;
+    char name[WIRE_NAME_MAX + 1];
+    const char *from = take(rest, sizeof wire);
+
+    if (!from) {
+        return -1;
+    }
+    memcpy(&wire, from, sizeof wire);
+    if (wire.name_nbytes > WIRE_NAME_MAX ||
+        !(from = take(rest, wire.name_nbytes + (-wire.name_nbytes & 7)))) {
+        return -1;
+    }
+    memcpy(name, from, wire.name_nbytes);
+    name[wire.name_nbytes] = '\0';
+    tcx_participant_t *participants = take_participants(rest, wire.count);
+    if (!participants) {
+        return -1;
+    }
+    tcx_channel_entry_t entry = {
+        .name = name,
+        .flags = wire.flags,
+        .capacity = wire.capacity,
+        .buffers = wire.buffers,
+        .participants = wire.participants,
+        .buffer_nbytes = wire.buffer_nbytes,
+        .messages = wire.messages,
+        .depth = wire.depth,
+        .is_closed = wire.closed != 0,
+        .seated = participants,
+        .seated_count = wire.count,
+    };
+    *ret_id = wire.channel;
+    int stop = fn(context, &entry) != 0;
+    free(participants);
+    return stop;
+}
+
+/* Asks for the channels after *after and reports them. */
+static int report_page(struct session *session, uint64_t *after, tcx_channel_fn fn, void *context,
+                       int *ret_more) {
+    struct wire_channels fixed = {.after = *after};
+    struct frame frame = REQUEST(CHANNELS, &fixed);
+    struct call *call;
+    struct rest rest;
+    int stop = 0;
+    int r = call_run(session, &frame, 0, &call);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    const struct wire_channels_reply *reply = call_fixed(call);
+    rest.at = call_tail(call, &rest.nbytes);
+    for (uint32_t i = 0; !stop && i < reply->count; i++) {
+        stop = report(&rest, fn, context, after);
+    }
+    if (stop < 0) {
+        r = error(STATUS_INTERNAL, "tensorcxd sent a list that is cut short");
+    }
+    *ret_more = reply->more && reply->count > 0 && !stop;
+    call_free(session, call);
+    return r;
+}
+
+int tcx_channels(tcx_client_t *client, tcx_channel_fn fn, void *context) {
+    struct session *session;
+    uint64_t after = 0;
+    int more = 1;
+    int r = client_session(client, &session);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    while (r == STATUS_OK && more) {
+        r = report_page(session, &after, fn, context, &more);
+    }
+    session_unref(session);
+    return r;
+}
