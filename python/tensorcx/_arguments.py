@@ -12,6 +12,8 @@ Shape = SupportsIndex | Iterable[SupportsIndex]
 
 def shape_of(shape: Shape) -> tuple[int, ...]:
     try:
+        if isinstance(shape, tuple):  # the others take microseconds to tell
+            return tuple(map(operator.index, shape))
         if not isinstance(shape, Iterable):
             return (operator.index(shape),)
         if isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes):

@@ -114,7 +114,7 @@ class _Sender(_Handle):
         Waits while the channel is full: for ever, `timeout` seconds, or with 0 not at all; then
         Timeout says who is in the way. ChannelClosed once it was shut down; DaemonLost.
         """
-        seconds = timeout_of(timeout)
+        seconds = -1.0 if timeout is None else timeout_of(timeout)
         kind = type(x)
         if kind is Tensor or (kind is np.ndarray and x.dtype in _DTYPES):
             self._send(x, seconds)
@@ -164,7 +164,7 @@ class _Receiver(_Handle):
         many microseconds to look with all the processor's might before sleeping. ChannelClosed
         when the channel was shut down and nothing is left, or this handle was closed; DaemonLost.
         """
-        return self._recv(timeout_of(timeout), spin_us)
+        return self._recv(-1.0 if timeout is None else timeout_of(timeout), spin_us)
 
     def try_recv(self) -> Any:
         """The next message, or None if there is none now; otherwise as recv()."""

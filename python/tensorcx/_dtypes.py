@@ -26,6 +26,7 @@ _NAMES = {
 
 DTYPES: dict[str, np.dtype[Any]] = {format: np.dtype(name) for format, name in _NAMES.items()}
 _FORMATS = {dtype: format for format, dtype in DTYPES.items()}
+_BY_NAME = {dtype.name: format for dtype, format in _FORMATS.items()}
 
 # What from_dlpack() takes: the exchange contract is narrower than storage.
 EXCHANGED = frozenset(map(np.dtype, ("bool", "int32", "float32")))
@@ -33,11 +34,11 @@ EXCHANGED = frozenset(map(np.dtype, ("bool", "int32", "float32")))
 
 def format_of(dtype: DTypeLike) -> str:
     """The format of a dtype; ExchangeError for one that shared memory does not know."""
+    if isinstance(dtype, str) and dtype in _BY_NAME:
+        return _BY_NAME[dtype]
     known = np.dtype(dtype)
-    try:
+    if known in _FORMATS:
         return _FORMATS[known]
-    except KeyError:
-        pass
     if known.newbyteorder("=") in _FORMATS:
         hint = f"it is byte-swapped; {known.newbyteorder('=')} is not"
     else:

@@ -390,6 +390,50 @@ def test_garbage_in_the_ring_is_an_error_for_one_message(daemon):
         assert q.recv(0).item() == 3
 
 
+# ------------------------------------------------------------------------------------------ lists
+
+
+def test_channels_tells_what_there_is_and_who_has_it():
+    assert cx.channels() == []
+    with cx.queue("q", 3, nbytes=100) as q, cx.topic("t") as t, t.subscribe() as subscription:
+        t.send(1)
+        q.send(1)
+        kept = q.recv()
+        mine = next(peer for peer in cx.clients() if peer["is_self"])
+        seat = {"client": mine["id"], "pid": mine["pid"], "program": mine["program"]}
+        seat |= {"is_open": True, "buffers": 0, "behind": 0}
+        queue, topic = cx.channels()
+        assert queue == {
+            "name": "q",
+            "kind": "queue",
+            "overflow": "block",
+            "capacity": 3,
+            "buffers": 11,
+            "participants": 128,
+            "buffer_bytes": 256,
+            "messages": 1,
+            "depth": 0,
+            "is_shut_down": False,
+            "handles": [seat | {"buffers": 1}],
+        }
+        assert (topic["kind"], topic["overflow"], topic["depth"]) == ("topic", "drop_oldest", 1)
+        assert topic["handles"] == [seat, seat | {"behind": 1}]
+        with cx.queue("q"):  # or it would end
+            q.close()
+            assert cx.channels()[0]["handles"] == [seat | {"is_open": False, "buffers": 1}, seat]
+        kept.close()
+        subscription.close()
+    d.settle(lambda: cx.channels() == [], "the end of both")
+
+
+def test_more_channels_than_one_answer_can_list():
+    names = sorted(f"{i:03}" + "x" * 252 for i in range(800))
+    queues = [cx.queue(name, 1, participants=2) for name in names]
+    assert [channel["name"] for channel in cx.channels()] == names
+    for queue in queues:
+        queue.close()
+
+
 # -------------------------------------------------------------------------------- without a daemon
 
 
