@@ -198,6 +198,7 @@ static void tell_left(struct seat *seat) {
         return;
     }
     drop_pending(seat);
+    seat_retire(seat);
     session_lock(seat->session);
     send_leave(seat->session, seat->channel, seat->ring.member);
     session_unlock(seat->session);

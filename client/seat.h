@@ -56,7 +56,7 @@ void seat_exit(struct seat *seat);
 void seat_close(struct seat *seat);
 int seat_is_closed(const struct seat *seat);
 
-/* Forgets the buffers' storage: another seat has taken this one's place. */
+/* Forgets the buffers' storage; what was received keeps it. */
 void seat_retire(struct seat *seat);
 
 /* Finds out where the buffers are; a channel without size gets one that fits `nbytes`, if that is
