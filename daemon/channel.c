@@ -163,7 +163,7 @@ void channel_size(struct channel *channel, struct storage *storage, uint64_t buf
     assert(!channel->storage);
     storage_ref(channel->channels->storages, storage);
     channel->storage = storage;
-    channel->ring.shape.buffer_nbytes = buffer_nbytes;
+    ring_size(&channel->ring, buffer_nbytes);
 }
 
 /* ------------------------------------------------------------------------------------------ end */

@@ -134,8 +134,9 @@ struct ring_report {
     uint32_t lock_owner; /* the client that kept the lock from the reporter all the while, or 0 */
     uint32_t depth;      /* messages not yet received (by the slowest) */
     uint32_t closed;
-    uint32_t nholders; /* how many there are; the caller's array has the first ones */
-    uint64_t sent;     /* messages since the beginning */
+    uint32_t nholders;      /* how many there are; the caller's array has the first ones */
+    uint64_t sent;          /* messages since the beginning */
+    uint64_t buffer_nbytes; /* 0: no size yet. Whoever writes nonsense can make it that */
 };
 
 /* Who holds buffers or is behind, in the order of members. Waits for the lock up to a slice;
@@ -145,6 +146,9 @@ void ring_report(struct ring *ring, struct ring_holder *holders, size_t max,
 
 /* --------------------------------------------------------------------------------------- the
  * daemon */
+
+/* The buffers' size, once it is known. */
+void ring_size(struct ring *ring, uint64_t buffer_nbytes);
 
 /* Gives a member to a client. False while an earlier one still holds buffers there, or is in it. */
 bool ring_seat(struct ring *ring, uint32_t member, uint32_t client);

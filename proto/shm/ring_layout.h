@@ -36,8 +36,8 @@ enum ring_state {
 #define RING_ALIGNED __attribute__((aligned(RING_ALIGN)))
 
 struct ring_control {
-    uint64_t
-        magic; /* this group is written by the daemon, before anybody joins; members_used later */
+    /* This group is written by the daemon, before anybody joins; the last two also later. */
+    uint64_t magic;
     uint32_t layout;
     uint32_t flags; /* enum ring_flag */
     uint32_t capacity;

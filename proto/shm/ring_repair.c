@@ -5,6 +5,11 @@
 #include "ring_lock.h"
 #include "ring_mask.h"
 
+void ring_size(struct ring *ring, uint64_t buffer_nbytes) {
+    ring->shape.buffer_nbytes = buffer_nbytes;
+    __atomic_store_n(&ring->control->buffer_nbytes, buffer_nbytes, __ATOMIC_RELAXED);
+}
+
 bool ring_seat(struct ring *ring, uint32_t index, uint32_t client) {
     struct ring_member *member = &ring->members[index];
     uint32_t state = __atomic_load_n(&member->state, __ATOMIC_ACQUIRE);

@@ -35,6 +35,7 @@ void ring_report(struct ring *ring, struct ring_holder *holders, size_t max,
     bool sane = ring_span(ring, &span);
     report.sent = span.head;
     report.depth = sane ? (uint32_t)(span.head - span.low) : 0;
+    report.buffer_nbytes = __atomic_load_n(&ring->control->buffer_nbytes, __ATOMIC_RELAXED);
     report.closed = __atomic_load_n(&ring->control->closed, __ATOMIC_ACQUIRE);
     for (uint32_t m = 0; m < used; m++) {
         struct ring_holder holder;

@@ -37,8 +37,8 @@ TEST(two_clients_share_a_queue_whose_first_message_sizes_it) {
     EXPECT_EQ(2, look_at(reader).handles);
     send_number(queue, 7);
     EXPECT_EQ(4096, look_at(queue).buffer_nbytes);
-    expect_next(reader, 7);
     EXPECT_EQ(4096, look_at(reader).buffer_nbytes);
+    expect_next(reader, 7);
     EXPECT_EQ(16 * 4096, look_at(reader).nbytes);
     tcx_channel_close(reader);
     tcx_channel_close(queue);
@@ -59,6 +59,20 @@ TEST(a_received_tensor_outlives_handle_and_client) {
     expect_full(tensor, 7, COUNT);
     tcx_tensor_unref(tensor);
     expect_held(queue, 0);
+    tcx_channel_close(queue);
+    end();
+}
+
+TEST(a_handle_that_is_left_lets_go_of_the_buffers_when_what_was_received_is) {
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 0);
+    send_number(queue, 7);
+    tcx_tensor_t *tensor = receive(queue);
+    tcx_channel_leave(queue);
+    expect_full(tensor, 7, COUNT);
+    expect_settles(client, 1, 1);
+    tcx_tensor_unref(tensor);
+    expect_settles(client, 0, 0);
     tcx_channel_close(queue);
     end();
 }
