@@ -183,6 +183,19 @@ int channel_may_wait(const struct channel_call *call) {
     return session_is_alive(session) ? STATUS_OK : session_error_lost(session);
 }
 
+/* The handle was closed, or a daemon that is told to end takes all seats back. */
+static int error_not_in(const struct channel_call *call) {
+    const struct tcx_channel *channel = call->channel;
+
+    if (seat_is_closed(call->seat)) {
+        return error_closed(channel);
+    }
+    return session_is_alive(call->seat->session)
+               ? error(STATUS_LOST, "tensorcxd is ending, and has taken %s \"%s\" back",
+                       channel_kind(channel), channel->name)
+               : session_error_lost(call->seat->session);
+}
+
 int channel_error(const struct channel_call *call, enum ring_result result) {
     const struct tcx_channel *channel = call->channel;
 
@@ -194,7 +207,7 @@ int channel_error(const struct channel_call *call, enum ring_result result) {
         return error(STATUS_CLOSED, "%s \"%s\" has been shut down%s", channel_kind(channel),
                      channel->name, call->verb == CHANNEL_RECV ? ", and nothing is left" : "");
     case RING_NOT_IN:
-        return error_closed(channel);
+        return error_not_in(call);
     case RING_BAD:
         return error(STATUS_INTERNAL,
                      "somebody has written nonsense into %s \"%s\": a message is skipped",
