@@ -104,6 +104,9 @@ int shape_from_python(PyObject *tuple, int64_t *ret_shape, int32_t *ret_ndim) {
         if (ret_shape[i] == -1 && PyErr_Occurred()) {
             if (PyErr_ExceptionMatches(PyExc_OverflowError))
                 PyErr_Format(PyExc_ValueError, "dimension %zd of shape %R is too large", i, tuple);
+            else if (PyErr_ExceptionMatches(PyExc_TypeError))
+                PyErr_Format(PyExc_TypeError, "a shape is an int or a sequence of ints, not %R",
+                             tuple);
             return -1;
         }
     }

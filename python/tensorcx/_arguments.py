@@ -10,10 +10,11 @@ import numpy as np
 Shape = SupportsIndex | Iterable[SupportsIndex]
 
 
-def shape_of(shape: Shape) -> tuple[int, ...]:
+def shape_of(shape: Shape) -> tuple[SupportsIndex, ...]:
+    """As the C half takes it, which looks at what is in a tuple."""
+    if isinstance(shape, tuple):
+        return shape
     try:
-        if isinstance(shape, tuple):  # the others take microseconds to tell
-            return tuple(map(operator.index, shape))
         if not isinstance(shape, Iterable):
             return (operator.index(shape),)
         if isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes):

@@ -26,7 +26,12 @@ _NAMES = {
 
 DTYPES: dict[str, np.dtype[Any]] = {format: np.dtype(name) for format, name in _NAMES.items()}
 _FORMATS = {dtype: format for format, dtype in DTYPES.items()}
-_BY_NAME = {dtype.name: format for dtype, format in _FORMATS.items()}
+# However a program says it most often, at the cost of one look.
+_KNOWN: dict[Any, str] = {
+    said: format
+    for dtype, format in _FORMATS.items()
+    for said in (dtype, dtype.name, dtype.str[1:], dtype.type)
+} | {bool: "?", int: "l", float: "d", complex: "Zd"}
 
 # What from_dlpack() takes: the exchange contract is narrower than storage.
 EXCHANGED = frozenset(map(np.dtype, ("bool", "int32", "float32")))
@@ -34,8 +39,10 @@ EXCHANGED = frozenset(map(np.dtype, ("bool", "int32", "float32")))
 
 def format_of(dtype: DTypeLike) -> str:
     """The format of a dtype; ExchangeError for one that shared memory does not know."""
-    if isinstance(dtype, str) and dtype in _BY_NAME:
-        return _BY_NAME[dtype]
+    try:
+        return _KNOWN[dtype]
+    except (KeyError, TypeError):
+        pass
     known = np.dtype(dtype)
     if known in _FORMATS:
         return _FORMATS[known]
