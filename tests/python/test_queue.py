@@ -655,6 +655,7 @@ def test_ctrl_c_ends_a_wait():
             text=True,
         )
         waiter.stdout.readline()
+        time.sleep(0.3)  # it waits; nothing outside shows when that begins
         waiter.send_signal(signal.SIGINT)
         _, errors = waiter.communicate(timeout=60)
         assert errors.rstrip().endswith("KeyboardInterrupt")
