@@ -121,9 +121,11 @@ $(VENV)/.ready: tools/requirements.txt tools/requirements-nodeps.txt bootstrap
 
 # ------------------------------------------------------------------------------------------- usage
 
-## demo: four workers serve sentence embeddings from one copy of a model's weights
+## demo: four workers serve sentence embeddings from one copy of a model's weights; then a video goes to three processes
 demo: all
 	PYTHONPATH=$(BUILD)/python $(VPY) examples/embeddings.py
+	@echo
+	PYTHONPATH=$(BUILD)/python $(VPY) examples/frames.py
 
 ## install: daemon, library, header, pkg-config file, man page and user units under PREFIX (default /usr/local)
 install: native

@@ -14,6 +14,8 @@ import zlib
 from collections import defaultdict
 from multiprocessing import get_context
 
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # per process; NumPy looks when it is imported
+
 import numpy as np
 from ale_py import ALEInterface, LoggerMode, roms
 

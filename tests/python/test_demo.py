@@ -273,8 +273,8 @@ def test_a_killed_demo_leaves_nothing(daemon):
         demo.wait()
 
 
-def test_frames_arrive_complete_and_in_order():
-    lines = run_example("frames.py").splitlines()
+def test_frames_arrive_by_multiprocessing_complete_and_in_order():
+    lines = run_example("mp_queue.py").splitlines()
     assert lines == [
         "30 of 30 frames of 6.2 MB came complete and in order",
         "the last user is gone, and the memory is free",
