@@ -19,7 +19,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # per process; NumPy looks when it is 
 
 import av
 import numpy as np
-from frames import video, wait_until
+from checks import is_freed, verdict
+from frames import video
 
 import tensorcx as cx
 
@@ -68,7 +69,7 @@ def load(frames: np.ndarray, number: int) -> Batch:
 def loader(jobs: cx.Queue, batches: cx.Queue, video_name: str) -> None:
     frames = np.asarray(cx.get(video_name))
     for job in jobs:  # ends when the queue is shut down and empty
-        batches.send({"number": job, **load(frames, job.item())})
+        batches.send({"number": job, **load(frames, job.item())}, timeout=60)
 
 
 # --- the trainer: a network with one hidden layer, in NumPy ---------------------------------------
@@ -178,11 +179,9 @@ def main() -> int:
     checks = {
         "every batch came once, and as it is made here": ahead.checksums == here.checksums,
         "what was learned is better than interpolation": learned > bilinear,
-        "all memory is free again": wait_until(lambda: cx.stats()["bytes"] <= held),
+        "all memory is free again": is_freed(held),
     }
-    for what, holds in checks.items():
-        print(f"{'yes' if holds else 'NO '} {what}")
-    return 0 if all(checks.values()) else 1
+    return verdict(checks)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # per process; NumPy looks when it is 
 
 import numpy as np
 from ale_py import ALEInterface, LoggerMode, roms
+from checks import is_freed, verdict
 
 import tensorcx as cx
 
@@ -86,7 +87,8 @@ def act(rollouts: cx.Queue, policy: str, actor: int, count: int) -> None:
             moves[t] = random.choice(len(MOVES), p=probabilities(np.asarray(weights), x))
             rewards[t] = pong.move(moves[t])
         made_by = {"actor": actor, "number": number, "policy": weights.version}
-        rollouts.send({**made_by, "screens": screens, "moves": moves, "rewards": rewards})
+        rollout = {**made_by, "screens": screens, "moves": moves, "rewards": rewards}
+        rollouts.send(rollout, timeout=60)  # one copy; waits while the queue is full
 
 
 class Learner:
@@ -171,13 +173,8 @@ def main() -> int:
             checks = train(rollouts, f"{name}/policy", count)
     finally:
         cx.delete(f"{name}/policy")
-    deadline = time.monotonic() + 10  # until the daemon has noticed the actors' ends
-    while cx.stats()["bytes"] > held and time.monotonic() < deadline:
-        time.sleep(0.01)
-    checks["all memory is free again"] = cx.stats()["bytes"] <= held
-    for what, holds in checks.items():
-        print(f"{'yes' if holds else 'NO '} {what}")
-    return 0 if all(checks.values()) else 1
+    checks["all memory is free again"] = is_freed(held)
+    return verdict(checks)
 
 
 if __name__ == "__main__":
