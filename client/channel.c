@@ -170,7 +170,7 @@ void channel_end(struct channel_call *call) {
     seat_exit(call->seat);
 }
 
-int channel_may_wait(const struct channel_call *call) {
+static int may_wait(const struct channel_call *call) {
     struct session *session = call->seat->session;
     const struct patience *patience = &session->patience;
 
@@ -196,7 +196,7 @@ static int error_not_in(const struct channel_call *call) {
                : session_error_lost(call->seat->session);
 }
 
-int channel_error(const struct channel_call *call, enum ring_result result) {
+static int error_of(const struct channel_call *call, enum ring_result result) {
     const struct tcx_channel *channel = call->channel;
 
     switch (result) {
@@ -219,6 +219,13 @@ int channel_error(const struct channel_call *call, enum ring_result result) {
     }
 }
 
+int channel_goes_on(const struct channel_call *call, enum ring_result result, int *ret_status) {
+    *ret_status = result == RING_OK      ? STATUS_OK
+                  : result == RING_AGAIN ? may_wait(call)
+                                         : error_of(call, result);
+    return result == RING_AGAIN && *ret_status == STATUS_OK;
+}
+
 /* --------------------------------------------------------------------------- shutdown, subscribe
  */
 
@@ -239,17 +246,12 @@ static int begin_to_receive(struct tcx_channel *reader) {
     enum ring_result result;
     int r = channel_begin(&call, reader, CHANNEL_RECV, -1);
 
-    if (r != STATUS_OK) {
-        return r;
+    if (r == STATUS_OK) {
+        do {
+            result = ring_subscribe(&call.seat->ring, call.wait.deadline_ns, reader->is_latest);
+        } while (channel_goes_on(&call, result, &r));
+        channel_end(&call);
     }
-    do {
-        result = ring_subscribe(&call.seat->ring, call.wait.deadline_ns, reader->is_latest);
-        r = result == RING_AGAIN ? channel_may_wait(&call) : STATUS_OK;
-    } while (result == RING_AGAIN && r == STATUS_OK);
-    if (r == STATUS_OK && result != RING_OK) {
-        r = channel_error(&call, result);
-    }
-    channel_end(&call);
     return r;
 }
 

@@ -2,7 +2,7 @@
  * channel.h - struct tcx_channel: a handle of a queue, of a topic, or of a subscription to one
  *
  * What a call does: channel_begin() finds the seat, the ring's operation is repeated while
- * channel_may_wait() agrees, what went wrong becomes a status by channel_error(), channel_end().
+ * channel_goes_on(), which also words what went wrong, channel_end().
  */
 #pragma once
 
@@ -37,12 +37,9 @@ int channel_begin(struct channel_call *call, struct tcx_channel *channel, enum c
                   double timeout);
 void channel_end(struct channel_call *call);
 
-/* After RING_AGAIN: STATUS_OK, _CLOSED, _INTERRUPTED, _LOST. May call the application. */
-int channel_may_wait(const struct channel_call *call);
-
-/* The status, and the text, for what a ring's operation returned. May ask the daemon who is in the
- * way. */
-int channel_error(const struct channel_call *call, enum ring_result result);
+/* After an operation of the ring: whether it is to be repeated; if not, *ret_status is the call's.
+ * May call the application, and ask the daemon who is in the way. */
+int channel_goes_on(const struct channel_call *call, enum ring_result result, int *ret_status);
 
 /* channel_report.c: STATUS_TIMEOUT, and who is in the way. */
 int channel_error_timeout(const struct channel_call *call);

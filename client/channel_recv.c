@@ -210,18 +210,17 @@ static int receive(const struct channel_call *call, uint32_t *ret_number) {
     struct ring_wait wait = call->wait;
     struct ring_message message = {0};
     enum ring_result result;
-    int r = STATUS_OK;
+    int r;
 
     do {
         result = ring_recv(&seat->ring, &wait, call->channel->is_latest, &message);
-        r = result == RING_AGAIN ? channel_may_wait(call) : STATUS_OK;
         wait.spin_ns = 0;
-    } while (result == RING_AGAIN && r == STATUS_OK);
+    } while (channel_goes_on(call, result, &r));
     if (message.missed > 0) {
         atomic_fetch_add(&seat->missed, message.missed);
     }
     *ret_number = message.buffer;
-    return r == STATUS_OK && result != RING_OK ? channel_error(call, result) : r;
+    return r;
 }
 
 /* The message that is next: one that could not be opened before, or a new one. */

@@ -19,24 +19,22 @@
 
 static int loan_buffer(const struct channel_call *call, uint32_t *ret_buffer) {
     enum ring_result result;
-    int r = STATUS_OK;
+    int r;
 
     do {
         result = ring_loan(&call->seat->ring, &call->wait, ret_buffer);
-        r = result == RING_AGAIN ? channel_may_wait(call) : STATUS_OK;
-    } while (result == RING_AGAIN && r == STATUS_OK);
-    return r == STATUS_OK && result != RING_OK ? channel_error(call, result) : r;
+    } while (channel_goes_on(call, result, &r));
+    return r;
 }
 
 static int send_buffer(const struct channel_call *call, uint32_t buffer) {
     enum ring_result result;
-    int r = STATUS_OK;
+    int r;
 
     do {
         result = ring_send(&call->seat->ring, &call->wait, buffer);
-        r = result == RING_AGAIN ? channel_may_wait(call) : STATUS_OK;
-    } while (result == RING_AGAIN && r == STATUS_OK);
-    return r == STATUS_OK && result != RING_OK ? channel_error(call, result) : r;
+    } while (channel_goes_on(call, result, &r));
+    return r;
 }
 
 /* Gives back a buffer that is not sent. */
