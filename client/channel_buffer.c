@@ -36,6 +36,11 @@ void channel_buffer_keep_bytes(struct channel_buffer *buffer) {
     }
 }
 
+struct channel_buffer *channel_buffer_ref(struct channel_buffer *buffer) {
+    atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
+    return buffer;
+}
+
 static void destroy(struct channel_buffer *buffer) {
     storage_unref(buffer->storage);
     seat_unref(buffer->seat);

@@ -45,6 +45,7 @@ void channel_buffer_set(struct channel_buffer *buffer, enum channel_buffer_state
 /* The bytes are needed: keeps the storage as well. */
 void channel_buffer_keep_bytes(struct channel_buffer *buffer);
 
+struct channel_buffer *channel_buffer_ref(struct channel_buffer *buffer);
 void channel_buffer_unref(void *buffer);
 
 /* Sends the notes, and returns what is then to be freed, without the lock. Lock of the session

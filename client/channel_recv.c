@@ -101,10 +101,9 @@ static int fetch(struct seat *seat, const struct received *message, struct attac
 /* --------------------------------------------------------------------------------------- opening
  */
 
-/* A tensor, or for a bundle just the bytes, in the buffer. Takes message->buffer. */
-static int open_buffer(struct seat *seat, struct received *message, const struct desc *desc,
+/* A tensor, or for a bundle just the bytes, in the buffer, which it counts. */
+static int open_buffer(struct seat *seat, struct channel_buffer *buffer, const struct desc *desc,
                        tcx_tensor_t **ret_tensor) {
-    struct channel_buffer *buffer = message->buffer;
     int r = seat_size(seat, 0);
 
     if (r == STATUS_OK) {
@@ -113,9 +112,8 @@ static int open_buffer(struct seat *seat, struct received *message, const struct
                       ret_tensor);
     }
     if (r == STATUS_OK) {
-        (*ret_tensor)->foreign = buffer;
+        (*ret_tensor)->foreign = channel_buffer_ref(buffer);
         (*ret_tensor)->release = channel_buffer_unref;
-        message->buffer = NULL;
     }
     return r;
 }
@@ -130,20 +128,10 @@ static int open_bundle_in_buffer(struct seat *seat, struct received *message) {
     struct desc all = {.dtype = {TCX_UINT, 8, 1}, .device_type = 1, .ndim = 1};
     all.shape[0] = (int64_t)seat_buffer_nbytes(seat);
     all.strides[0] = 1;
-    struct channel_buffer *buffer = message->buffer;
-    atomic_fetch_add(&buffer->refs, 1); /* on failure the message still has it */
-    r = open_buffer(seat, message, &all, &bytes);
-    if (r != STATUS_OK) {
-        atomic_fetch_sub(&buffer->refs, 1);
-        return r;
-    }
-    r = bundle_open_in(seat->session, bytes, &message->desc.memory, &message->bundle);
-    if (r == STATUS_OK) {
-        channel_buffer_unref(buffer);
-    } else {
-        message->buffer = buffer;
-    }
-    return r;
+    r = open_buffer(seat, message->buffer, &all, &bytes);
+    return r == STATUS_OK
+               ? bundle_open_in(seat->session, bytes, &message->desc.memory, &message->bundle)
+               : r;
 }
 
 static int open_elsewhere(struct seat *seat, struct received *message) {
@@ -169,7 +157,7 @@ static int unwrap(struct received *message) {
     return STATUS_OK;
 }
 
-/* Makes what the caller gets. On failure the buffer still is the message's. */
+/* Makes what the caller gets. */
 static int open_message(struct seat *seat, struct received *message) {
     const char *wrong = channel_desc_read(&seat->ring, message->buffer->number, &message->desc);
 
@@ -189,7 +177,7 @@ static int open_message(struct seat *seat, struct received *message) {
     } else if (message->desc.memory.flags & DESC_BUNDLE) {
         r = open_bundle_in_buffer(seat, message);
     } else {
-        r = open_buffer(seat, message, &message->desc.memory, &message->tensor);
+        r = open_buffer(seat, message->buffer, &message->desc.memory, &message->tensor);
     }
     let_go(&message->attached);
     return r == STATUS_OK && message->desc.is_single ? unwrap(message) : r;
@@ -272,7 +260,7 @@ int tcx_channel_recv(tcx_channel_t *channel, double timeout, double spin_us,
     r = next_buffer(&call, &message.buffer);
     if (r == STATUS_OK) {
         r = open_message(call.seat, &message);
-        if (r != STATUS_OK && message.buffer && may_be_repeated(r)) {
+        if (r != STATUS_OK && may_be_repeated(r)) {
             seat_put_off(call.seat, message.buffer);
         } else {
             channel_buffer_unref(message.buffer);
