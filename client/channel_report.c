@@ -217,10 +217,10 @@ static void add_why(struct text *text, const struct channel_call *call,
         uint32_t handles = count_state(ring, RING_SUBSCRIBED) + count_state(ring, RING_JOINED);
         add(text, "there was no message (%u other handles are open)", handles ? handles - 1 : 0);
     } else {
-        add(text,
-            call->verb == CHANNEL_LOAN || report->depth < ring->shape.capacity
-                ? "no buffer is free, %u of %u messages wait to be received"
-                : "it is full, %u of %u messages wait to be received",
+        int is_full = call->verb == CHANNEL_SEND && report->depth >= ring->shape.capacity;
+        add(text, "%s, %u of %u messages wait to be received",
+            is_full ? "it is full"
+                    : "no buffer is free (let received tensors go, or make it with more buffers=)",
             report->depth, ring->shape.capacity);
         add_holders(text, call, holders, report);
     }
