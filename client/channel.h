@@ -26,7 +26,7 @@ enum channel_verb { CHANNEL_LOAN, CHANNEL_SEND, CHANNEL_RECV };
 struct channel_call {
     struct tcx_channel *channel; /* borrowed */
     struct seat *seat;           /* borrowed: lasts as long as the call */
-    enum channel_verb verb;      /* what is waited for, for texts */
+    enum channel_verb verb;      /* what the caller wants */
     double timeout;              /* as the caller gave it */
     struct ring_wait wait;
 };

@@ -357,7 +357,8 @@ TCX_API int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes,
  *
  * Sending and receiving touch memory alone, but for a call that waits, the first message, and
  * messages by reference. A private array is copied once, into a buffer. What is shared already and
- * contiguous goes by reference, and so does what is larger than a buffer: that asks the daemon.
+ * contiguous goes by reference, and so does what is larger than a buffer, or comes first where
+ * there is no memory for all buffers: that asks the daemon.
  *
  * `timeout` of the calls below: seconds; 0: do not wait; negative: no limit. A call that waits uses
  * no processor, runs the client's interrupt function (TCX_INTERRUPTED), and ends within a tenth of
@@ -416,7 +417,8 @@ TCX_API int tcx_channel_shutdown(tcx_channel_t *channel);
 
 /* Memory to be sent: a writable C-contiguous tensor in a buffer of the channel, which counts as
  * local (tcx_put() copies it). Without a tcx_channel_send_loan() its last reference gives the
- * buffer back. Waits for a free buffer. TCX_INVALID: larger than a buffer. */
+ * buffer back. Waits for a free buffer. TCX_INVALID: larger than a buffer; TCX_OUT_OF_MEMORY: for
+ * the buffers of a channel without size. */
 TCX_API int tcx_channel_loan(tcx_channel_t *channel, tcx_dtype_t dtype, int32_t ndim,
                              const int64_t *shape, double timeout, tcx_tensor_t **ret_tensor);
 

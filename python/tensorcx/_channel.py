@@ -128,8 +128,8 @@ class _Sender(_Handle):
 
         It shows old bytes. Dropped or closed without being sent, its buffer is free again; once it
         was sent its memory is the receivers': views of it must not be written any more. ValueError
-        if it is larger than a buffer; the first loan or message gives the channel its size. Waits
-        for a free buffer as send() does.
+        if it is larger than a buffer; the first loan or message gives the channel its size,
+        OutOfMemory if there is none for all buffers. Waits for a free buffer as send() does.
         """
         return self._loan(shape_of(shape), format_of(dtype), timeout_of(timeout))
 

@@ -127,3 +127,23 @@ def test_too_many_clients_are_told_the_limit(start):
         assert client.stats()["clients"] == 5
     for client in clients:
         client.close()
+
+
+def test_a_channel_whose_buffers_cannot_be_had_sends_by_reference_until_they_can(small):
+    client = cx.Client(small.path, autostart=False)
+    large = np.full(4 * MiB, 7, "uint8")  # times 16 buffers
+    with client.queue("q") as q:
+        for message in large, {"x": large, "n": 3}:
+            q.send(message)
+        assert q.stats()["buffer_bytes"] == 0
+        received = q.recv()
+        assert received.is_shared and (received.numpy() == 7).all()
+        assert (q.recv()["x"].numpy() == 7).all()
+        with pytest.raises(cx.OutOfMemory, match=f"no memory for {64 * MiB} bytes"):
+            q.loan(large.shape, "uint8")
+        with pytest.raises(cx.OutOfMemory, match=f"no memory for {40 * MiB} bytes"):
+            q.send(np.zeros(40 * MiB, "uint8"))
+        del received
+        q.send(large[:MiB])
+        assert q.stats()["buffer_bytes"] == MiB
+        assert not q.recv().is_shared
