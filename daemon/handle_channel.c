@@ -139,6 +139,7 @@ static int find(struct call *call, const struct wire_join *request, struct chann
     if (call->tail_nbytes > 0) {
         return call_broken(call, "JOIN: a channel and a name");
     }
+    channels_settle(&call->server->channels); /* one that has ended is not to be joined */
     *ret_channel = channels_find(&call->server->channels, request->channel);
     return *ret_channel
                ? STATUS_OK

@@ -1,6 +1,7 @@
 """Channels: their limits, each named in its error; what messages refer to; the daemon's end."""
 
 import os
+import signal
 
 import daemon as d
 import pytest
@@ -138,6 +139,23 @@ def test_memory_of_messages_that_were_read_is_found_when_it_is_short(tmp_path):
         seat.take()
         seat.use(1, False)  # and nobody says so
         client.alloc(40 << 20)
+
+
+def test_a_channel_is_not_joined_after_its_last_handle_was_closed(tmp_path):
+    with d.Daemon(tmp_path, "--max-storages=1") as running, running.connect() as client:
+        other = Seat(client.join("other"))
+        storage = client.alloc(10)["storage"]
+        other.use(1)
+        client.refer(other.channel, other.slot, 1, storage)
+        client.release((storage, 1))
+        other.use(1, False)  # found when the join below wants a storage; so are ended channels
+        last = Seat(client.join("last"))
+        running.process.send_signal(signal.SIGSTOP)  # so that both come at once
+        client.send("LEAVE", channel=last.channel, slot=last.slot)
+        client.send("JOIN", channel=last.channel, buffer_nbytes=1000)
+        running.process.send_signal(signal.SIGCONT)
+        assert client.receive().status is Status.NOT_FOUND
+        assert [found["name"] for found in client.channels()] == ["other"]
 
 
 def test_who_finds_no_memory_is_told_what_forgotten_queues_keep(tmp_path):
