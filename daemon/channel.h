@@ -31,17 +31,16 @@ struct channel {
     struct channels *channels; /* borrowed: owns us */
     struct account *account;   /* of whoever made it; it is charged */
     uint64_t id;
-    struct ring ring;           /* our view of the control block, which is mapped */
-    size_t nbytes;              /* of it */
-    int fd;                     /* owned: of it */
-    struct storage *storage;    /* of the buffers: one reference of ours; NULL: no size yet */
-    struct participant **seats; /* owned: one for each member of the ring; borrowed or NULL */
-    uint32_t seated;            /* participants, */
-    uint32_t open;              /* and those of them that have not left */
-    struct attachment *
-        *attachments;   /* owned, as they are: one or NULL for each buffer; NULL: none yet */
-    uint32_t attached;  /* how many there are */
-    size_t name_nbytes; /* 0: it was deleted */
+    struct ring ring;                /* our view of the control block, which is mapped */
+    size_t nbytes;                   /* of it */
+    int fd;                          /* owned: of it */
+    struct storage *storage;         /* of the buffers: one reference of ours; NULL: no size yet */
+    struct participant **seats;      /* owned: one for each member of the ring; borrowed or NULL */
+    uint32_t seated;                 /* participants, */
+    uint32_t open;                   /* and those of them that have not left */
+    struct attachment **attachments; /* owned: one or NULL for each buffer; NULL: none yet */
+    uint32_t attached;               /* how many there are */
+    size_t name_nbytes;              /* 0: it was deleted */
     char name[];
 };
 

@@ -28,19 +28,8 @@ void participant_free(struct participant *participant) {
     free(participant);
 }
 
-static bool uses_any(const struct participant *participant) {
-    uint64_t uses[RING_MASK_WORDS];
-    uint64_t any = 0;
-
-    ring_uses(&participant->channel->ring, participant->slot, uses);
-    for (int w = 0; w < RING_MASK_WORDS; w++) {
-        any |= uses[w];
-    }
-    return any != 0;
-}
-
 static void reap(struct participant *participant) {
-    if (participant->has_left && !uses_any(participant)) {
+    if (participant->has_left && ring_uses(&participant->channel->ring, participant->slot) == 0) {
         participant_free(participant);
     }
 }

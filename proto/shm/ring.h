@@ -70,8 +70,7 @@ struct ring_message {
     uint32_t buffer; /* the receiver's, until ring_release() */
 };
 
-/* ------------------------------------------------------------------------------------- the block
- */
+/* ------------------------------------------------------------------------------------ the block */
 
 /* NULL, or a text that says what is wrong. */
 const char *ring_shape_check(const struct ring_shape *shape);
@@ -91,8 +90,7 @@ const char *ring_open(void *memory, size_t nbytes, const struct ring_shape *shap
  * it (copied first: others can change them). */
 void *ring_desc(const struct ring *ring, uint32_t buffer);
 
-/* ---------------------------------------------------------------------------------- participants
- */
+/* --------------------------------------------------------------------------------- participants */
 
 /* A free buffer, the caller's to write until it sends or releases it.
  * OK, AGAIN, TIMED_OUT, CLOSED, BROKEN. */
@@ -120,8 +118,7 @@ void ring_leave(struct ring *ring);
 /* Ends the channel for all: nothing is sent any more, readers receive what is left. */
 void ring_close(struct ring *ring);
 
-/* ---------------------------------------------------------------------------------------- anybody
- */
+/* -------------------------------------------------------------------------------------- anybody */
 
 struct ring_holder {
     uint32_t member;
@@ -144,8 +141,7 @@ struct ring_report {
 void ring_report(struct ring *ring, struct ring_holder *holders, size_t max,
                  struct ring_report *ret_report);
 
-/* --------------------------------------------------------------------------------------- the
- * daemon */
+/* ----------------------------------------------------------------------------------- the daemon */
 
 /* The buffers' size, once it is known. */
 void ring_size(struct ring *ring, uint64_t buffer_nbytes);
@@ -163,8 +159,8 @@ void ring_repair(struct ring *ring, uint32_t client);
 /* Releases for a member what it has returned by way of the daemon. */
 void ring_release_for(struct ring *ring, uint32_t member, uint32_t buffer);
 
-/* What a member has now. */
-void ring_uses(const struct ring *ring, uint32_t member, uint64_t ret_mask[RING_MASK_WORDS]);
+/* How many buffers a member has now. */
+uint32_t ring_uses(const struct ring *ring, uint32_t member);
 
 /* The buffers that anybody uses, or a message needs. What is not among them is not, and was not
  * while this ran, on its way to anybody, unless loaned since. */

@@ -109,8 +109,7 @@ enum ring_result ring_recv(struct ring *ring, const struct ring_wait *wait, bool
     return r;
 }
 
-/* ----------------------------------------------------------------------------------- subscribers
- */
+/* ---------------------------------------------------------------------------------- subscribers */
 
 enum ring_result ring_subscribe(struct ring *ring, uint64_t deadline_ns, bool latest) {
     struct ring_member *member = &ring->members[ring->member];

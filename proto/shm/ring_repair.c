@@ -13,14 +13,8 @@ void ring_size(struct ring *ring, uint64_t buffer_nbytes) {
 bool ring_seat(struct ring *ring, uint32_t index, uint32_t client) {
     struct ring_member *member = &ring->members[index];
     uint32_t state = __atomic_load_n(&member->state, __ATOMIC_ACQUIRE);
-    uint64_t uses[RING_MASK_WORDS];
-    uint64_t any = 0;
 
-    ring_uses(ring, index, uses);
-    for (int w = 0; w < RING_MASK_WORDS; w++) {
-        any |= uses[w];
-    }
-    if (any || (state != RING_FREE && state != RING_LEFT)) {
+    if (ring_uses(ring, index) > 0 || (state != RING_FREE && state != RING_LEFT)) {
         return false;
     }
     __atomic_store_n(&member->client, client, __ATOMIC_RELAXED);
@@ -48,10 +42,14 @@ void ring_repair(struct ring *ring, uint32_t client) {
     event_shout(&ring->control->free_event);
 }
 
-void ring_uses(const struct ring *ring, uint32_t member, uint64_t ret_mask[RING_MASK_WORDS]) {
+uint32_t ring_uses(const struct ring *ring, uint32_t member) {
+    uint32_t count = 0;
+
     for (int w = 0; w < RING_MASK_WORDS; w++) {
-        ret_mask[w] = __atomic_load_n(&ring->members[member].uses[w], __ATOMIC_ACQUIRE);
+        uint64_t word = __atomic_load_n(&ring->members[member].uses[w], __ATOMIC_ACQUIRE);
+        count += (uint32_t)__builtin_popcountll(word);
     }
+    return count;
 }
 
 /* Masks, messages, masks again, in this order: a buffer is always in a mask or needed until all are

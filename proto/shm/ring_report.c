@@ -7,16 +7,12 @@
 static bool describe(const struct ring *ring, uint32_t index, const struct ring_span *span,
                      struct ring_holder *ret_holder) {
     const struct ring_member *member = &ring->members[index];
-    uint64_t uses[RING_MASK_WORDS];
     struct ring_holder holder = {
         .member = index,
         .client = __atomic_load_n(&member->client, __ATOMIC_RELAXED),
+        .holds = ring_uses(ring, index),
     };
 
-    ring_uses(ring, index, uses);
-    for (uint32_t w = 0; w < ring->words; w++) {
-        holder.holds += (uint32_t)__builtin_popcountll(uses[w]);
-    }
     if (__atomic_load_n(&member->state, __ATOMIC_ACQUIRE) == RING_SUBSCRIBED) {
         uint64_t behind = span->head - cursor_after_floor(&member->cursor, span->floor);
         holder.behind = behind < ring->shape.capacity ? (uint32_t)behind : ring->shape.capacity;

@@ -19,8 +19,7 @@ static enum ring_result broken(struct ring *ring) {
     return RING_BROKEN;
 }
 
-/* ------------------------------------------------------------------------------------------ loan
- */
+/* ----------------------------------------------------------------------------------------- loan */
 
 struct loan {
     uint32_t buffer;
@@ -103,8 +102,7 @@ enum ring_result ring_loan(struct ring *ring, const struct ring_wait *wait, uint
     return r;
 }
 
-/* ------------------------------------------------------------------------------------------ send
- */
+/* ----------------------------------------------------------------------------------------- send */
 
 struct sending {
     uint32_t buffer;
@@ -173,8 +171,7 @@ enum ring_result ring_send(struct ring *ring, const struct ring_wait *wait, uint
     return RING_OK;
 }
 
-/* --------------------------------------------------------------------------------------- release
- */
+/* -------------------------------------------------------------------------------------- release */
 
 void ring_release_for(struct ring *ring, uint32_t member, uint32_t buffer) {
     use_clear(ring, member, buffer);
