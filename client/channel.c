@@ -226,8 +226,7 @@ int channel_goes_on(const struct channel_call *call, enum ring_result result, in
     return result == RING_AGAIN && *ret_status == STATUS_OK;
 }
 
-/* --------------------------------------------------------------------------- shutdown, subscribe
- */
+/* -------------------------------------------------------------------------- shutdown, subscribe */
 
 int tcx_channel_shutdown(tcx_channel_t *channel) {
     struct channel_call call = {0};

@@ -36,8 +36,7 @@ static void received_init(struct received *message) {
     message->bundle = NULL;
 }
 
-/* -------------------------------------------------------------------------------------- attached
- */
+/* ------------------------------------------------------------------------------------- attached */
 
 static void let_go(struct attached *attached) {
     for (size_t i = 0; i < attached->count; i++) {
@@ -98,8 +97,7 @@ static int fetch(struct seat *seat, const struct received *message, struct attac
     return r;
 }
 
-/* --------------------------------------------------------------------------------------- opening
- */
+/* -------------------------------------------------------------------------------------- opening */
 
 /* A tensor, or for a bundle just the bytes, in the buffer, which it counts. */
 static int open_buffer(struct seat *seat, struct channel_buffer *buffer, const struct desc *desc,
@@ -189,8 +187,7 @@ static int may_be_repeated(int status) {
            status != STATUS_INVALID;
 }
 
-/* ------------------------------------------------------------------------------------- receiving
- */
+/* ------------------------------------------------------------------------------------ receiving */
 
 /* Waits for the next message. */
 static int receive(const struct channel_call *call, uint32_t *ret_number) {

@@ -59,8 +59,7 @@ void tcx_channel_info(tcx_channel_t *channel, tcx_channel_info_t *ret_info) {
     };
 }
 
-/* --------------------------------------------------------------------------------------- holders
- */
+/* -------------------------------------------------------------------------------------- holders */
 
 /* Who a client of the daemon is. */
 struct who {
@@ -149,8 +148,7 @@ int tcx_channel_holders(tcx_channel_t *channel, tcx_holder_fn fn, void *context)
     return r;
 }
 
-/* -------------------------------------------------------------------------------------- timeouts
- */
+/* ------------------------------------------------------------------------------------- timeouts */
 
 struct text {
     char bytes[1024];

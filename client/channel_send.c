@@ -62,8 +62,7 @@ static int describe_and_send(const struct channel_call *call, uint32_t buffer,
     return r;
 }
 
-/* ---------------------------------------------------------------------------------- by reference
- */
+/* --------------------------------------------------------------------------------- by reference */
 
 /* Attaches storages to a loaned buffer. Asks the daemon. */
 static int refer(const struct channel_call *call, uint32_t buffer, const uint64_t *ids,
@@ -108,8 +107,7 @@ static int send_storage(const struct channel_call *call, const struct storage *s
     return r == STATUS_OK ? refer_and_send(call, buffer, desc, &storage->id, 1) : r;
 }
 
-/* ---------------------------------------------------------------------------------------- tensors
- */
+/* -------------------------------------------------------------------------------------- tensors */
 
 /* Whether so many bytes fit a buffer; a channel without size gets one that they fit. Where there is
  * no memory for all buffers there may be for this message alone, which then goes by reference. */
@@ -186,8 +184,7 @@ static int send_array(const struct channel_call *call, const tcx_array_t *source
     return fits ? send_copy(call, source, nbytes) : send_large(call, source, nbytes);
 }
 
-/* ---------------------------------------------------------------------------------------- bundles
- */
+/* -------------------------------------------------------------------------------------- bundles */
 
 static int send_pack_in_buffer(const struct channel_call *call, const struct pack *pack,
                                struct channel_desc *desc) {
@@ -235,8 +232,7 @@ static int send_items(const struct channel_call *call, const tcx_item_t *items, 
     return r;
 }
 
-/* ----------------------------------------------------------------------------------------- public
- */
+/* --------------------------------------------------------------------------------------- public */
 
 static int error_reader(const struct tcx_channel *channel) {
     return error(STATUS_INVALID, "a %s only receives: send by a handle of the topic itself",

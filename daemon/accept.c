@@ -24,8 +24,7 @@ enum { SILENT_MIN = 16, SILENT_MAX = 4096, SILENT_MS = 1000 };
 static void on_connection(uv_poll_t *poll, int status, int events);
 static void on_folder(uv_poll_t *poll, int status, int events);
 
-/* ---------------------------------------------------------------------------------------- watching
- */
+/* ------------------------------------------------------------------------------------- watching */
 
 static uv_poll_t *watch(struct acceptor *acceptor, int fd, uv_poll_cb callback) {
     return fd < 0 ? NULL : poller_create(acceptor->server->uv, fd, acceptor, callback);
@@ -68,8 +67,7 @@ static void resume(struct acceptor *acceptor) {
     }
 }
 
-/* --------------------------------------------------------------------------------------- accepting
- */
+/* ------------------------------------------------------------------------------------ accepting */
 
 static void open_reserve(struct acceptor *acceptor) {
     if (acceptor->reserve_fd < 0) {
@@ -170,8 +168,7 @@ static void on_connection(uv_poll_t *poll, int status, int events) {
     server_settle(acceptor->server);
 }
 
-/* --------------------------------------------------------------------------------------- restoring
- */
+/* ------------------------------------------------------------------------------------ restoring */
 
 static void restore(struct acceptor *acceptor) {
     char text[LISTEN_TEXT_SIZE];

@@ -41,8 +41,7 @@ static const handler_fn handlers[] = {
 #undef NOTE
 };
 
-/* -------------------------------------------------------------------------------- handlers' ends
- */
+/* ------------------------------------------------------------------------------- handlers' ends */
 
 int call_fail(struct call *call, int status, const char *format, ...) {
     va_list args;

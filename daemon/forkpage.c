@@ -40,8 +40,7 @@ int forkpages_park(struct forkpages *forks, enum fork_kind kind, struct heap_nod
     return park_until_end(forks, kind, node);
 }
 
-/* ----------------------------------------------------------------------------------------- close
- */
+/* ---------------------------------------------------------------------------------------- close */
 
 static void hand_on(struct forkpage *page, struct forkpage *next, enum fork_kind kind) {
     struct forkpages *forks = page->forks;
@@ -97,8 +96,7 @@ void forkpages_fini(struct forkpages *forks) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------ open
- */
+/* ----------------------------------------------------------------------------------------- open */
 
 static int forkpage_open(struct forkpages *forks, int fd) {
     if (forks->count >= forks->max) {

@@ -168,8 +168,7 @@ int handle_put(struct call *call, const struct wire_put *request, struct wire_pu
     return r;
 }
 
-/* --------------------------------------------------------------------------------------- look up
- */
+/* -------------------------------------------------------------------------------------- look up */
 
 int handle_get(struct call *call, const struct wire_get *request, struct wire_get_reply *reply) {
     struct catalog *catalog = &call->server->catalog;

@@ -14,8 +14,7 @@ void holds_fini(struct holds *holds) {
     table_fini(&holds->by_storage);
 }
 
-/* ----------------------------------------------------------------------------------------- begin
- */
+/* ---------------------------------------------------------------------------------------- begin */
 
 static struct hold *hold_begin(struct holds *holds, struct storage *storage) {
     struct hold *hold = malloc(sizeof *hold);
@@ -54,8 +53,7 @@ struct hold *holds_find(const struct holds *holds, const struct storage *storage
     return hold && hold->grants ? hold : NULL;
 }
 
-/* ------------------------------------------------------------------------------------------- end
- */
+/* ------------------------------------------------------------------------------------------ end */
 
 void hold_freed(struct holds *holds, struct heap_node *node) {
     struct hold *hold = container_of(node, struct hold, parked);

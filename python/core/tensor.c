@@ -205,9 +205,7 @@ static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused) {
                                     : Py_BuildValue("(ii)", info.device_type, info.device_id);
 }
 
-/* ---------------------------------------------------------------------------------- buffer
- * protocol
- */
+/* ------------------------------------------------------------------------------ buffer protocol */
 
 /* What one export needs: its own reference, so that views outlive close(), and strides in bytes. */
 struct export {

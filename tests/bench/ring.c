@@ -24,8 +24,7 @@
 #define MESSAGES  4000
 #define IN_FLIGHT 8
 
-/* ------------------------------------------------------------- the bare ring: one sender, one
- * reader */
+/* -------------------------------------------------------- the bare ring: one sender, one reader */
 
 struct bare {
     uint64_t head __attribute__((aligned(128)));
@@ -54,8 +53,7 @@ static uint64_t bare_recv(struct bare *b) {
     return value;
 }
 
-/* ---------------------------------------------------------------------------------- the two sides
- */
+/* -------------------------------------------------------------------------------- the two sides */
 
 struct place {
     struct ring there[2], back[2]; /* of either process */

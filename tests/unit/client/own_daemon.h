@@ -105,8 +105,7 @@ static inline void expect_settles(tcx_client_t *client, uint64_t holds, uint64_t
     EXPECT_EQ(storages, stats.storages);
 }
 
-/* ---------------------------------------------------------------------------------------- arrays
- */
+/* --------------------------------------------------------------------------------------- arrays */
 
 /* One dimension of float32. */
 struct floats {

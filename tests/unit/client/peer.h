@@ -86,8 +86,7 @@ static inline void peer_reply(struct peer *peer, int opcode, uint32_t request, i
     EXPECT_EQ(0, connection_send(peer->socket, &frame));
 }
 
-/* ------------------------------------------------------------- a call made on a thread of its own
- */
+/* ----------------------------------------------------------- a call made on a thread of its own */
 
 struct caller {
     struct session *session;

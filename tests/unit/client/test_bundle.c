@@ -48,8 +48,7 @@ static uint64_t storage_of(const tcx_tensor_t *tensor) {
     return info.storage_id;
 }
 
-/* ---------------------------------------------------------------------------------------- put, get
- */
+/* ------------------------------------------------------------------------------------- put, get */
 
 TEST(a_tree_comes_back_in_its_order) {
     struct floats a;
@@ -250,8 +249,7 @@ TEST(read_only_bundles_have_read_only_tensors) {
     end(2);
 }
 
-/* -------------------------------------------------------------------------------------------
- * errors */
+/* --------------------------------------------------------------------------------------- errors */
 
 /* Fails, and says so with this text; leaves no storage behind. */
 static void expect_refused(int status, const tcx_item_t *items, size_t count, unsigned flags,
@@ -303,8 +301,7 @@ TEST(paths_that_exclude_each_other_are_refused) {
     end(1);
 }
 
-/* -------------------------------------------------------------------------------- hostile
- * publishers */
+/* --------------------------------------------------------------------------- hostile publishers */
 
 /* Publishes bytes of a test's own making as a bundle named "lie". */
 static void publish_lie(const void *bytes, size_t nbytes, uint64_t offset, int64_t length) {

@@ -70,8 +70,7 @@ static void expect_lost(struct peer *peer, struct caller *caller) {
     EXPECT_TRUE(!session_is_alive(peer->session));
 }
 
-/* --------------------------------------------------------------------------------------- replies
- */
+/* -------------------------------------------------------------------------------------- replies */
 
 TEST(a_reply_reaches_its_call) {
     struct peer *peer = peer_create(&patient);
@@ -281,8 +280,7 @@ TEST(an_answer_that_comes_with_the_interrupt_is_given_back) {
     peer_destroy(peer);
 }
 
-/* -------------------------------------------------------------------------- waiting for something
- */
+/* ------------------------------------------------------------------------ waiting for something */
 
 TEST(a_wait_that_is_over_is_cancelled) {
     struct peer *peer = peer_create(&patient);
@@ -330,8 +328,7 @@ TEST(a_wait_has_no_answer_timeout) {
     peer_destroy(peer);
 }
 
-/* ------------------------------------------------------------------------ the end of a connection
- */
+/* ---------------------------------------------------------------------- the end of a connection */
 
 TEST(the_end_of_the_daemon_wakes_all_who_wait) {
     enum { COUNT = 8 };
@@ -462,8 +459,7 @@ TEST(a_message_longer_than_any_ends_the_session) {
     peer_destroy(peer);
 }
 
-/* ------------------------------------------------------------------------------------ descriptors
- */
+/* ---------------------------------------------------------------------------------- descriptors */
 
 TEST(a_descriptor_number_that_is_no_longer_ours_is_left_alone) {
     struct peer *peer = peer_create(&patient);
@@ -534,8 +530,7 @@ TEST(a_segment_smaller_than_it_says_is_refused) {
     peer_destroy(peer);
 }
 
-/* ------------------------------------------------------------------------------------------ notes
- */
+/* ---------------------------------------------------------------------------------------- notes */
 
 static int has_outbox(struct peer *peer) {
     session_lock(peer->session);
@@ -661,8 +656,7 @@ TEST(a_child_does_not_have_the_thread_that_flushes) {
     peer_destroy(peer);
 }
 
-/* ------------------------------------------------------------------------------------------- fork
- */
+/* ----------------------------------------------------------------------------------------- fork */
 
 TEST(a_child_leaves_its_parents_connection_alone) {
     struct peer *peer = peer_create(&patient);

@@ -4,8 +4,7 @@
 #define PATH(...) \
     (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
 
-/* ----------------------------------------------------------------------------------------- queue
- */
+/* ---------------------------------------------------------------------------------------- queue */
 
 TEST(what_is_sent_comes_in_order_and_is_local_memory) {
     given_daemon();
@@ -146,8 +145,7 @@ TEST(a_tensor_of_64_dimensions_goes_both_ways) {
     end();
 }
 
-/* ----------------------------------------------------------------------------------------- loans
- */
+/* ---------------------------------------------------------------------------------------- loans */
 
 TEST(a_loan_is_sent_without_a_copy) {
     given_daemon();
@@ -218,8 +216,7 @@ TEST(a_loan_belongs_to_its_handle) {
     end();
 }
 
-/* ---------------------------------------------------------------------------------- by reference
- */
+/* --------------------------------------------------------------------------------- by reference */
 
 TEST(what_is_shared_goes_by_reference_and_stays_shared) {
     given_daemon();
@@ -321,8 +318,7 @@ TEST(what_lies_in_a_buffer_is_copied_when_it_is_put_or_ticketed_or_sent_on) {
     end();
 }
 
-/* --------------------------------------------------------------------------------------- bundles
- */
+/* -------------------------------------------------------------------------------------- bundles */
 
 static tcx_tensor_t *item_of(const tcx_bundle_t *bundle, size_t index) {
     const char *const *path;
@@ -419,8 +415,7 @@ TEST(a_bundle_that_does_not_fit_goes_by_reference) {
     end();
 }
 
-/* ----------------------------------------------------------------------------- full, empty, ended
- */
+/* --------------------------------------------------------------------------- full, empty, ended */
 
 TEST(a_full_queue_times_out_and_an_empty_one_does) {
     given_daemon();
@@ -499,8 +494,7 @@ TEST(settings_that_differ_and_names_that_are_taken_are_refused) {
     end();
 }
 
-/* ----------------------------------------------------------------------------------------- topic
- */
+/* ---------------------------------------------------------------------------------------- topic */
 
 TEST(all_subscribers_get_all_messages_of_a_topic_that_blocks) {
     given_daemon();

@@ -31,9 +31,7 @@ static void kill_child(pid_t pid) {
     EXPECT_EQ(pid, waitpid(pid, &status, 0));
 }
 
-/* ---------------------------------------------------------------------------------- other
- * processes
- */
+/* ------------------------------------------------------------------------------ other processes */
 
 static void send_ten(void) {
     be_a_client();
@@ -119,8 +117,7 @@ TEST(a_reference_outlives_its_sender) {
     end();
 }
 
-/* ------------------------------------------------------------------------------------- the daemon
- */
+/* ----------------------------------------------------------------------------------- the daemon */
 
 TEST(without_its_daemon_a_channel_is_lost_and_what_was_received_stays) {
     tcx_tensor_t *loaned;
@@ -155,8 +152,7 @@ TEST(without_its_daemon_a_channel_is_lost_and_what_was_received_stays) {
     end();
 }
 
-/* ------------------------------------------------------------------------------------------- fork
- */
+/* ----------------------------------------------------------------------------------------- fork */
 
 TEST(a_childs_queue_joins_anew_and_its_subscription_is_closed) {
     given_daemon();

@@ -125,8 +125,7 @@ TEST(entries_that_lie_are_skipped_and_cursors_that_lie_break_the_handle) {
     end();
 }
 
-/* ------------------------------------------------------------------------------- the next attempt
- */
+/* ----------------------------------------------------------------------------- the next attempt */
 
 TEST(a_reference_that_the_daemon_is_too_slow_for_comes_at_the_next_call) {
     tcx_client_options_t options = {.no_autostart = 1, .answer_timeout = 0.1};

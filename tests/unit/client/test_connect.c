@@ -62,8 +62,7 @@ static void expect_unavailable(int status, const char *text) {
     tcx_client_close(client);
 }
 
-/* ---------------------------------------------------------------------------------------- starting
- */
+/* ------------------------------------------------------------------------------------- starting */
 
 TEST(the_first_client_starts_a_daemon_that_is_no_child) {
     tcx_stats_t stats;
@@ -246,8 +245,7 @@ TEST(stopping_never_starts_one) {
     EXPECT_EQ(0, rmdir(folder)); /* not even a lock file */
 }
 
-/* ----------------------------------------------------------------------------- daemons that
- * misbehave */
+/* ----------------------------------------------------------------------- daemons that misbehave */
 
 /* Plays a daemon: takes one connection, reads HELLO, answers with `reply` (none: hangs up), and
  * again until `connections` are over. */
@@ -450,8 +448,7 @@ TEST(a_path_that_is_too_long_is_refused_at_once) {
     EXPECT_TRUE(strstr(tcx_error(), "at most 107") != NULL);
 }
 
-/* ------------------------------------------------------------------------------- stopped and
- * killed */
+/* --------------------------------------------------------------------------- stopped and killed */
 
 TEST(a_stopped_daemon_is_a_timeout_and_nothing_granted_is_lost) {
     struct own_daemon own;
@@ -520,8 +517,7 @@ TEST(after_a_daemon_was_lost_the_next_one_is_used) {
     daemon_clean(&own);
 }
 
-/* ------------------------------------------------------------------------- the application's
- * doings */
+/* --------------------------------------------------------------------- the application's doings */
 
 TEST(a_program_that_closes_all_descriptors_loses_the_connection_and_nothing_else) {
     struct own_daemon own;
@@ -662,8 +658,7 @@ TEST(forks_beside_busy_threads_harm_nobody) {
     daemon_clean(&own);
 }
 
-/* -------------------------------------------------------------------------------------------- the
- * log */
+/* -------------------------------------------------------------------------------------- the log */
 
 static void note_line(void *context, const char *line) {
     char *seen = context;

@@ -5,8 +5,7 @@
 
 #include "own_daemon.h"
 
-/* ------------------------------------------------------------------------------------- the forge
- */
+/* ------------------------------------------------------------------------------------ the forge */
 
 static int deleted;
 
@@ -80,8 +79,7 @@ static void expect_refused(struct forged *forged, const char *text) {
     }
 }
 
-/* ------------------------------------------------------------------------------------- ownership
- */
+/* ------------------------------------------------------------------------------------ ownership */
 
 TEST(an_import_shares_memory_and_keeps_it_until_the_last_reference) {
     struct forged forged;
@@ -169,8 +167,7 @@ TEST(a_newer_minor_version_is_accepted) {
     expect_shared(&forged, forged.data);
 }
 
-/* ------------------------------------------------------------------------------------------ layout
- */
+/* --------------------------------------------------------------------------------------- layout */
 
 TEST(scalars_need_no_shape) {
     struct forged forged;
@@ -304,8 +301,7 @@ TEST(sixty_four_dimensions_are_accepted) {
     expect_shared(&forged, forged.data);
 }
 
-/* ------------------------------------------------------------------------- dtypes, flags, devices
- */
+/* ----------------------------------------------------------------------- dtypes, flags, devices */
 
 TEST(three_dtypes_are_exchanged) {
     static const DLDataType exchanged[] = {{kDLFloat, 32, 1}, {kDLInt, 32, 1}, {kDLBool, 8, 1}};
@@ -374,8 +370,7 @@ TEST(flags_that_change_nothing_are_ignored) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------ copies
- */
+/* --------------------------------------------------------------------------------------- copies */
 
 TEST(a_copy_is_isolated_writable_and_lets_go_of_the_source_at_once) {
     struct own_daemon daemon;
@@ -453,8 +448,7 @@ TEST(memory_born_shared_is_known_again) {
     daemon_clean(&daemon);
 }
 
-/* ------------------------------------------------------------------------------------------ export
- */
+/* --------------------------------------------------------------------------------------- export */
 
 TEST(an_export_has_every_field_that_consumers_want) {
     struct forged forged;

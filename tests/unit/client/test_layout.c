@@ -51,8 +51,7 @@ static char *numbered(size_t nbytes) {
     return bytes;
 }
 
-/* --------------------------------------------------------------------------------------- packing
- */
+/* -------------------------------------------------------------------------------------- packing */
 
 TEST(every_layout_packs_as_the_plain_copy_does) {
     static const struct {
@@ -142,8 +141,7 @@ TEST(pack_needs_room_of_exactly_the_size) {
     EXPECT_STR_EQ("the array has 24 bytes, the room 28", tcx_error());
 }
 
-/* --------------------------------------------------------------------------------------- checking
- */
+/* ------------------------------------------------------------------------------------- checking */
 
 static int check_shape(int32_t ndim, const int64_t *shape, tcx_dtype_t dtype) {
     uint64_t nbytes = 77;
@@ -218,8 +216,7 @@ TEST(elements_need_data) {
     EXPECT_EQ(0, nbytes);
 }
 
-/* --------------------------------------------------------------------------------------- comparing
- */
+/* ------------------------------------------------------------------------------------ comparing */
 
 TEST(the_same_memory_and_layout_is_equal_however_it_is_written) {
     float data[12];

@@ -35,8 +35,7 @@ static tcx_tensor_t *get(const char *name) {
     return tensor;
 }
 
-/* ---------------------------------------------------------------------------------------- put, get
- */
+/* ------------------------------------------------------------------------------------- put, get */
 
 TEST(what_is_put_is_got_with_all_it_says) {
     struct floats floats;
@@ -164,8 +163,7 @@ TEST(any_layout_is_packed) {
     end(2);
 }
 
-/* --------------------------------------------------------------------------------- shared or
- * copied */
+/* ----------------------------------------------------------------------------- shared or copied */
 
 TEST(memory_born_shared_is_published_as_it_is) {
     tcx_tensor_t *born;
@@ -282,8 +280,7 @@ TEST(what_another_client_has_from_the_same_daemon_is_referred_to_by_a_bundle) {
     end(0);
 }
 
-/* ----------------------------------------------------------------------------------------
- * read-only */
+/* ------------------------------------------------------------------------------------ read-only */
 
 TEST(read_only_is_for_whoever_gets_it_by_that_name_and_what_comes_of_it) {
     tcx_put_options_t readonly = {.flags = TCX_PUT_READONLY};
@@ -346,8 +343,7 @@ TEST(a_handle_that_does_not_want_to_write_binds_only_itself) {
     end(1);
 }
 
-/* -------------------------------------------------------------------------------------------
- * errors */
+/* --------------------------------------------------------------------------------------- errors */
 
 TEST(bad_arguments_are_refused_and_nothing_is_left) {
     tcx_put_options_t unknown = {.flags = 1u << 20};
@@ -414,8 +410,7 @@ TEST(views_stay_inside_their_tensor) {
     end(0);
 }
 
-/* ------------------------------------------------------------------------------------------
- * waiting */
+/* -------------------------------------------------------------------------------------- waiting */
 
 TEST(a_wait_that_brings_nothing_says_what_was_awaited) {
     tcx_get_options_t options = {.timeout = 0.01};
@@ -462,8 +457,7 @@ TEST(a_wait_ends_when_the_name_is_put_on_the_same_client) {
     end(1);
 }
 
-/* ----------------------------------------------------------------------------------------- asking
- */
+/* --------------------------------------------------------------------------------------- asking */
 
 struct seen {
     int count;
@@ -563,8 +557,7 @@ TEST(clients_are_listed_with_what_they_hold) {
     end(0);
 }
 
-/* ----------------------------------------------------------------------------------------- mapping
- */
+/* -------------------------------------------------------------------------------------- mapping */
 
 /* Mappings of the daemon's memory in this process. */
 static int count_maps(void) {

@@ -145,8 +145,7 @@ TEST(threads_that_publish_by_address_copy_nothing_and_leave_nothing) {
     daemon_clean(&daemon);
 }
 
-/* ------------------------------------------------------------------------------------ first calls
- */
+/* ---------------------------------------------------------------------------------- first calls */
 
 static void *connect_once(void *argument) {
     struct worker *worker = argument;
@@ -186,8 +185,7 @@ TEST(threads_that_fail_to_connect_all_learn_why) {
     tcx_client_close(client);
 }
 
-/* ----------------------------------------------------------------------------------- the daemon
- * dies */
+/* ------------------------------------------------------------------------------ the daemon dies */
 
 static void *wait_for_ever(void *argument) {
     struct worker *worker = argument;

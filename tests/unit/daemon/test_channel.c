@@ -157,8 +157,7 @@ static void close_page(struct fixture *f, int fd) {
     lifepages_read(&f->pages);
 }
 
-/* --------------------------------------------------------------------------------------- lifetime
- */
+/* ------------------------------------------------------------------------------------- lifetime */
 
 TEST(a_channel_that_nobody_joins_ends) {
     struct fixture f;
@@ -228,8 +227,7 @@ TEST(a_buffer_begins_where_a_tensor_may) {
     EXPECT_EQ(65536 + 4096, channel_buffer_nbytes(65537));
 }
 
-/* ------------------------------------------------------------------------------------------ seats
- */
+/* ---------------------------------------------------------------------------------------- seats */
 
 TEST(seats_are_taken_in_order_and_given_again) {
     struct fixture f;
@@ -293,8 +291,7 @@ TEST(what_the_dead_used_and_locked_is_free) {
     teardown(&f);
 }
 
-/* ------------------------------------------------------------------------------------- references
- */
+/* ----------------------------------------------------------------------------------- references */
 
 TEST(what_is_attached_goes_when_nobody_needs_the_buffer) {
     struct fixture f;
@@ -341,8 +338,7 @@ TEST(to_attach_again_replaces) {
     teardown(&f);
 }
 
-/* ------------------------------------------------------------------------------------------ forks
- */
+/* ---------------------------------------------------------------------------------------- forks */
 
 TEST(children_keep_what_was_received_before_the_fork) {
     struct fixture f;

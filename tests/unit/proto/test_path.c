@@ -38,8 +38,7 @@ static void bare_environment(void) {
     unsetenv("XDG_RUNTIME_DIR");
 }
 
-/* -------------------------------------------------------------------------------------- resolving
- */
+/* ------------------------------------------------------------------------------------ resolving */
 
 TEST(what_is_given_goes_before_the_environment) {
     char found[PATH_SIZE];
@@ -104,8 +103,7 @@ TEST(a_path_may_have_107_bytes_and_no_more) {
     EXPECT_STR_EQ(longest, found);
 }
 
-/* --------------------------------------------------------------------------------------- checking
- */
+/* ------------------------------------------------------------------------------------- checking */
 
 TEST(a_socket_of_ours_in_a_folder_of_ours_is_trusted) {
     given_folder();
