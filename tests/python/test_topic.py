@@ -1,6 +1,5 @@
 """Topics: every subscriber sees every message, or the newest and how many it missed."""
 
-import contextlib
 import pickle
 import threading
 
@@ -10,13 +9,7 @@ import pytest
 
 import tensorcx as cx
 
-
-@pytest.fixture(autouse=True)
-def no_topic_left():
-    """A test that fails does not let others fail."""
-    yield
-    with contextlib.suppress(cx.NotFound):
-        cx.delete("t")
+pytestmark = pytest.mark.usefixtures("no_channel_left")
 
 
 @pytest.fixture
