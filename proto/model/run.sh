@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh MODEL [-DNAME[=VALUE]]... searches all there is for failed assertions and for states in which
-# nothing can go on. Exits 0 if there is none. MEM (MiB, default 8000), DEPTH (steps, default 2000000);
-# TRAIL=FILE keeps the steps that led to an error.
+# nothing can go on. Exits 0 if there is none, and nothing was left out. MEM (MiB, default 8000), DEPTH
+# (steps, default 2000000); TRAIL=FILE keeps the steps that led to an error.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 model=$1
@@ -17,4 +17,4 @@ grep -E '^pan:|errors:|states, stored$|not completed|out of memory|max search de
 if [ -n "$TRAIL" ] && ls ./*.trail >/dev/null 2>&1; then
     spin -t -p -g -l "$@" "$model" >"$TRAIL" 2>&1
 fi
-grep -q 'errors: 0' out && ! grep -q 'not completed' out
+grep -q 'errors: 0' out && ! grep -qE 'not completed|max search depth' out
