@@ -148,7 +148,7 @@ format: $(VENV)/.ready
 
 ## bench: what it costs, beside the machine's limits and others; into docs/benchmarks.md (QUICK=1: three minutes, only printed)
 .PHONY: bench bench-peers
-bench: all .venv-torch/.ready
+bench: all .venv-torch/.ready $(BUILD)/bench/channel
 	$(VPY) tests/bench/bench.py $(if $(QUICK),--quick,--write docs/benchmarks.md)
 
 ## bench-peers: the others that bench measures, in an environment of their own (.venv-peers, 0.9 GB)
@@ -164,9 +164,14 @@ bench-peers: .venv-peers/.ready
 bench-ring: $(BUILD)/bench/ring
 	$<
 
-$(BUILD)/obj/tests/bench/%.o: INCLUDES = -Iproto/shm
+$(BUILD)/obj/tests/bench/%.o: INCLUDES = -Iproto/shm -Iclient/include
 
 $(BUILD)/bench/ring: $(BUILD)/obj/tests/bench/ring.o $(call objects,proto/shm)
 	$(call say,LD)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LINK) -o $@ $^
+
+$(BUILD)/bench/channel: $(BUILD)/obj/tests/bench/channel.o $(BUILD)/lib/libtensorcx.so
+	$(call say,LD)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LINK) -o $@ $< -Wl,-rpath,'$$ORIGIN/../lib' -L$(BUILD)/lib -ltensorcx

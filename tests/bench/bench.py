@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from figures_channels import figures_channels
 from figures_exchange import figures_exchange
 from figures_memory import figures_memory
 from figures_names import figures_names
@@ -23,6 +24,7 @@ GROUPS = {
     "names": figures_names,
     "memory": figures_memory,
     "exchange": figures_exchange,
+    "channels": figures_channels,
     "torch": figures_torch,
 }
 
@@ -39,11 +41,11 @@ def main() -> None:
 
     began = time.monotonic()
     stores = dict.fromkeys(("tensorcx", *arguments.store, "shared_memory"))
-    if arguments.scale is QUICK:
-        stores.pop("Ray", None)  # takes seconds to start
+    if not arguments.scale.patient:
+        stores.pop("Ray", None)
     found, missing = versions(("reference", *stores))
-    found_stores = tuple(store for store in stores if store in found)
-    run = Run(arguments.scale, found_stores, choose_cores(arguments.scale.cores))
+    installed = tuple(store for store in stores if store in found)
+    run = Run(arguments.scale, installed, choose_cores(arguments.scale.cores))
     sections = [machine(found, missing)]
     print(sections[0], flush=True)
     for group in arguments.group:

@@ -17,8 +17,18 @@ ROOT = HERE.parents[1]
 PACKAGES = Path(os.environ.get("TENSORCX_PACKAGES", ROOT / "build" / "python"))
 BRIDGE = ROOT / "integrations" / "torch-tensorcx"
 OURS = ("reference", "tensorcx", "shared_memory")  # need no packages but our own
-PEERS = ("lmdb", "vineyard", "SharedArray", "Ray")  # the rest needs PyTorch
-STORES = ("tensorcx", "lmdb", "vineyard", "shared_memory", "SharedArray", "torch", "Ray")
+PEERS = ("lmdb", "vineyard", "SharedArray", "Ray", "iceoryx2")  # the rest needs PyTorch
+STORES = (
+    "tensorcx",
+    "lmdb",
+    "vineyard",
+    "shared_memory",
+    "SharedArray",
+    "torch",
+    "Ray",
+    "iceoryx2",
+)
+NAMELESS = ("iceoryx2",)  # carries only messages
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -36,13 +46,17 @@ class Scale:
     batch: int = 100  # repetitions a round: small arrays
     large_batch: int = 3
     alive: int = 100_000
+    crowds: tuple[int, ...] = (16, 48)  # senders to one receiver
     idle_seconds: float = 5
     cores: int = 2
+    patient: bool = True  # also those that take seconds to start
 
 
 FULL = Scale()
-QUICK = Scale(held=256 * MIB, rounds=2, fresh=2, batch=30, alive=10_000, idle_seconds=1)
-TINY = Scale(4 * KIB, 64 * KIB, MIB, 4 * MIB, 1, 1, 5, 2, 200, 0.2, cores=1)
+QUICK = Scale(
+    held=256 * MIB, rounds=2, fresh=2, batch=30, alive=10_000, idle_seconds=1, patient=False
+)
+TINY = Scale(4 * KIB, 64 * KIB, MIB, 4 * MIB, 1, 1, 5, 2, 200, (3,), 0.2, cores=1)
 
 
 @dataclass(frozen=True)
@@ -199,8 +213,13 @@ class Run:
     """What is to be measured."""
 
     scale: Scale
-    stores: tuple[str, ...]  # that are installed, tensorcx first
+    installed: tuple[str, ...]  # tensorcx first
     cores: list[Cores]
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Those that have named arrays."""
+        return tuple(store for store in self.installed if store not in NAMELESS)
 
 
 def versions(stores: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:

@@ -15,43 +15,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bare.h"
 #include "ring.h"
 #include "ring_futex.h"
-#include "ring_spin.h"
 
-#define RUNS      51
-#define ROUNDS    1000
-#define MESSAGES  4000
-#define IN_FLIGHT 8
-
-/* -------------------------------------------------------- the bare ring: one sender, one reader */
-
-struct bare {
-    uint64_t head __attribute__((aligned(128)));
-    uint64_t tail __attribute__((aligned(128)));
-    uint64_t entries[IN_FLIGHT] __attribute__((aligned(128)));
-};
-
-static void bare_send(struct bare *b, uint64_t value) {
-    uint64_t head = __atomic_load_n(&b->head, __ATOMIC_RELAXED);
-
-    while (head - __atomic_load_n(&b->tail, __ATOMIC_ACQUIRE) == IN_FLIGHT) {
-        spin_pause();
-    }
-    b->entries[head % IN_FLIGHT] = value;
-    __atomic_store_n(&b->head, head + 1, __ATOMIC_RELEASE);
-}
-
-static uint64_t bare_recv(struct bare *b) {
-    uint64_t tail = __atomic_load_n(&b->tail, __ATOMIC_RELAXED);
-
-    while (__atomic_load_n(&b->head, __ATOMIC_ACQUIRE) == tail) {
-        spin_pause();
-    }
-    uint64_t value = b->entries[tail % IN_FLIGHT];
-    __atomic_store_n(&b->tail, tail + 1, __ATOMIC_RELEASE);
-    return value;
-}
+#define RUNS     51
+#define ROUNDS   1000
+#define MESSAGES 4000
 
 /* -------------------------------------------------------------------------------- the two sides */
 

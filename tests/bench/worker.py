@@ -15,20 +15,17 @@ import sys
 import traceback
 from time import perf_counter_ns as now
 
+import channels
 import numpy as np
 import weights
+from links import FILL, LINK_STORES, compare
 from stores import STORES
 from stores_torch import TORCH_STORES
 
-STORES = STORES | TORCH_STORES | weights.WAYS
-PAGE, FILL = 4096, 7
+STORES = STORES | TORCH_STORES | weights.WAYS | LINK_STORES
+PAGE = 4096
 kept = {}  # name -> handle: what keep() put
 queues = []  # the queue's two directions, and the process at the other end
-
-
-def compare(array, nbytes):
-    if array.nbytes != nbytes or array[0] != FILL or array[-1] != FILL:
-        raise AssertionError(f"wrong data: {array.nbytes} bytes of {nbytes}, {array[0]}")
 
 
 def compare_pages(array):
@@ -308,6 +305,7 @@ def stats(store):
 
 ACTIONS = [memcpy, round_trip, put, keep, forget, get, let_go, queue, many, forget_many, footprint]
 ACTIONS += [hold, kill, exchange, start, join, version, stats, *weights.ACTIONS]
+ACTIONS += channels.ACTIONS
 
 
 def main():
@@ -327,6 +325,7 @@ def main():
             print(json.dumps(answer), file=answers, flush=True)
     finally:
         end_queue()
+        channels.end_partners()
         if is_open:
             store.close()
 
