@@ -1,7 +1,7 @@
 """What tensorcx costs, beside the limits of the machine and beside others, in the same run.
 
     make bench            all figures, and writes them into docs/benchmarks.md
-    make bench QUICK=1    three minutes, only prints
+    make bench QUICK=1    four minutes, only prints
 
 Limits: RT, a round trip over a bare Unix socket between two Python processes; memcpy, a warm
 np.copyto of the same size. Every contender runs in processes of its own, on one core or on two.
