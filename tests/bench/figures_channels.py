@@ -133,7 +133,7 @@ def in_a_row(run: Run) -> Facts:
                     who,
                     "in_a_row",
                     nbytes=small,
-                    count=run.scale.batch * (4 if who == "torch" else 40),
+                    count=run.scale.batch * (1 if who == "torch" else 5),
                 )
                 for who in group.all
             }
@@ -267,7 +267,7 @@ def in_c(run: Run) -> Facts:
     cores = run.cores[-1]
     program = ROOT / "build" / "bench" / "channel"
     with served("tensorcx", cores) as one:
-        runs = str(run.scale.rounds * 3)
+        runs = str(run.scale.rounds * 50)
         command = [program, one.address, str(cores.here), str(cores.there), runs]
         done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True)
     measured = json.loads(done.stdout)

@@ -15,7 +15,7 @@ BEGIN, END = "<!-- what make bench measured -->", "<!-- the end of it -->"
 
 def time_text(nanoseconds: float) -> str:
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if nanoseconds >= size:
+        if nanoseconds >= size * 0.9995:  # else 999.6 is 1e+03
             return f"{nanoseconds / size:.3g} {unit}"
     return f"{nanoseconds:.0f} ns"
 
