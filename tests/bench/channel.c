@@ -43,8 +43,7 @@ static void check(int status) {
     }
 }
 
-/* --------------------------------------------------------------------------------- the contenders
- */
+/* ------------------------------------------------------------------------------- the contenders */
 
 static void send_bare(struct side *side) {
     bare_send(side->bare_out, 1);
@@ -78,8 +77,7 @@ static const struct contender contenders[] = {
     {"tensorcx", send_message, receive_message},
 };
 
-/* ----------------------------------------------------------------------------------- the two sides
- */
+/* -------------------------------------------------------------------------------- the two sides */
 
 static double now(void) {
     struct timespec t;
