@@ -108,8 +108,9 @@ static int find_named(struct call *call, const struct wire_join *request,
         return check_same(call, *ret_channel, request);
     }
     if (catalog_find(&call->server->catalog, name, nbytes)) {
-        return call_fail(call, STATUS_EXISTS, "\"%.*s\" is the name of a tensor", (int)nbytes,
-                         name);
+        return call_fail(call, STATUS_EXISTS,
+                         "\"%.*s\" is the name of a tensor: take another one, or delete that",
+                         (int)nbytes, name);
     }
     if (!(request->flags & JOIN_CREATE)) {
         return call_fail(call, STATUS_NOT_FOUND, "no %s is named \"%.*s\"", kind_of(request->flags),
@@ -141,9 +142,10 @@ static int find(struct call *call, const struct wire_join *request, struct chann
     }
     channels_settle(&call->server->channels); /* one that has ended is not to be joined */
     *ret_channel = channels_find(&call->server->channels, request->channel);
-    return *ret_channel
-               ? STATUS_OK
-               : call_fail(call, STATUS_NOT_FOUND, "channel %" PRIu64 " is gone", request->channel);
+    return *ret_channel ? STATUS_OK
+                        : call_fail(call, STATUS_NOT_FOUND,
+                                    "channel %" PRIu64 " is gone: open it anew, by its name",
+                                    request->channel);
 }
 
 /* Makes the storage of a channel's buffers; the reference is the caller's. Whoever participates in
