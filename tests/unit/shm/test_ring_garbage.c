@@ -67,6 +67,28 @@ TEST(who_finds_its_lock_overwritten_leaves_it_and_is_broken) {
     EXPECT_EQ(RING_BROKEN, ring_loan(&reader, &at_once, &buffer));
 }
 
+/* All that reads the block does what it does with whatever is there now. */
+static void use_all(struct ring *daemon, struct ring *client, int i) {
+    struct ring_message message;
+    struct ring_holder holders[2];
+    struct ring_report report;
+    uint64_t needed[RING_MASK_WORDS];
+    uint32_t buffer;
+
+    client->broken = 0;
+    if (ring_loan(client, &at_once, &buffer) == RING_OK) {
+        EXPECT_TRUE(buffer < client->shape.buffers);
+        ring_send(client, &at_once, buffer);
+    }
+    ring_subscribe(client, 0, i % 3);
+    if (ring_recv(client, &at_once, i % 2, &message) == RING_OK) {
+        EXPECT_TRUE(message.buffer < client->shape.buffers);
+        ring_release(client, message.buffer);
+    }
+    ring_sweep(daemon, needed);
+    ring_report(client, holders, 2, &report);
+}
+
 /* Random words anywhere in the block; ASan watches the block's ends (it is malloc'ed here). */
 TEST(random_garbage_is_never_followed_out_of_the_block) {
     struct ring_shape shapes[] = {
@@ -83,11 +105,6 @@ TEST(random_garbage_is_never_followed_out_of_the_block) {
         size_t nbytes = ring_nbytes(shape);
         uint32_t *block = aligned_alloc(RING_ALIGN, nbytes);
         struct ring daemon, client;
-        struct ring_message message;
-        struct ring_holder holders[2];
-        struct ring_report report;
-        uint64_t needed[RING_MASK_WORDS];
-        uint32_t buffer;
 
         memset(block, 0, nbytes);
         ring_init(block, shape);
@@ -99,18 +116,7 @@ TEST(random_garbage_is_never_followed_out_of_the_block) {
                 i % 2 ? (uint32_t)rand_r(&seed) : (uint32_t)rand_r(&seed) % 20;
             block[32 + (size_t)rand_r(&seed) % 40] = (uint32_t)rand_r(&seed) % 3;
             block[32] = 0; /* else most rounds only wait for the lock */
-            client.broken = 0;
-            if (ring_loan(&client, &at_once, &buffer) == RING_OK) {
-                EXPECT_TRUE(buffer < shape->buffers);
-                ring_send(&client, &at_once, buffer);
-            }
-            ring_subscribe(&client, 0, i % 3);
-            if (ring_recv(&client, &at_once, i % 2, &message) == RING_OK) {
-                EXPECT_TRUE(message.buffer < shape->buffers);
-                ring_release(&client, message.buffer);
-            }
-            ring_sweep(&daemon, needed);
-            ring_report(&client, holders, 2, &report);
+            use_all(&daemon, &client, i);
         }
         ring_vacate(&daemon, 1, NULL);
         ring_repair(&daemon, 7);
