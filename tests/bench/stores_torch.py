@@ -109,7 +109,36 @@ class BridgeNames(Bridge):
         self.client.delete(name)
 
 
+class BridgeQueue(Bridge):
+    """Over a queue of tensorcx."""
+
+    is_checked = True
+
+    def install(self):
+        self.queues = {}
+
+    def fresh(self, name, array):
+        return [self.torch.from_numpy(array)]
+
+    def queue(self, name):
+        if name not in self.queues:
+            self.queues[name] = self.client.queue(name, 2, buffers=4)
+        return self.queues[name]
+
+    def send(self, queue, name, handle):
+        self.queue(name).send(handle[0])
+
+    def take(self, queue, name):
+        return self.bridge.to_torch(self.queue(name).recv(60)).numpy(), None
+
+    def delete(self, name, handle):
+        super().delete(name, handle)
+        while self.queues:
+            self.queues.popitem()[1].close()
+
+
 HAND_OVERS = {
+    "tensorcx, queue": BridgeQueue,
     "tensorcx, by name": BridgeNames,
     "tensorcx, install()": Bridge,
     "torch, file_descriptor": Torch,
