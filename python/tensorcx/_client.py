@@ -235,7 +235,10 @@ class Client(_core.Client):
         return self._get(name, timeout_of(timeout), _version(newer_than), bool(readonly))
 
     def exists(self, name: str) -> bool:
-        """Whether there is something under this name."""
+        """Whether there is a tensor or bundle under this name.
+
+        ValueError if it is the name of a queue or topic, as of get().
+        """
         try:
             self._stat(name)
         except NotFound:
