@@ -219,19 +219,19 @@ void seat_exit(struct seat *seat) {
 }
 
 void seat_close(struct seat *seat) {
-    if (atomic_fetch_or(&seat->calls, CLOSED) & CLOSED) {
-        return;
-    }
     if (seat->session->is_parents) { /* the parent's: its threads' calls do not end here */
+        atomic_fetch_or(&seat->calls, CLOSED);
         drop_pending(seat);
         return;
     }
-    if (!atomic_load(&seat->has_left)) {
+    if (!seat_enter(seat)) {
+        return;
+    }
+    /* As a call of its own: no other may tell the daemon before the seat is left. */
+    if (!(atomic_fetch_or(&seat->calls, CLOSED) & CLOSED) && !atomic_load(&seat->has_left)) {
         ring_leave(&seat->ring);
     }
-    if (atomic_load(&seat->calls) == CLOSED) {
-        tell_left(seat);
-    }
+    seat_exit(seat);
 }
 
 int seat_is_closed(const struct seat *seat) {

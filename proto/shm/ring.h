@@ -33,7 +33,7 @@ enum ring_result {
     RING_AGAIN,     /* not yet: look at signals and at the daemon, then call again */
     RING_TIMED_OUT, /* the deadline is over; ring_report() tells who is in the way */
     RING_CLOSED,    /* loan, send: closed; recv: closed, and nothing is left */
-    RING_NOT_IN,    /* recv on a topic: not subscribed, or no longer */
+    RING_NOT_IN,    /* this member has left; recv on a topic: or has not subscribed */
     RING_BAD,       /* recv: the next message made no sense and is skipped */
     RING_BROKEN,    /* cursors or lock make no sense: this handle can do no more */
 };
@@ -93,11 +93,11 @@ void *ring_desc(const struct ring *ring, uint32_t buffer);
 /* --------------------------------------------------------------------------------- participants */
 
 /* A free buffer, the caller's to write until it sends or releases it.
- * OK, AGAIN, TIMED_OUT, CLOSED, BROKEN. */
+ * OK, AGAIN, TIMED_OUT, CLOSED, NOT_IN, BROKEN. */
 enum ring_result ring_loan(struct ring *ring, const struct ring_wait *wait, uint32_t *ret_buffer);
 
 /* Sends a loaned buffer; when that fails the buffer still is the caller's. A full ring waits, or
- * drops its oldest. OK, AGAIN, TIMED_OUT, CLOSED, BROKEN. */
+ * drops its oldest. OK, AGAIN, TIMED_OUT, CLOSED, NOT_IN, BROKEN. */
 enum ring_result ring_send(struct ring *ring, const struct ring_wait *wait, uint32_t buffer);
 
 /* The next message, or with `latest` the newest. OK, AGAIN, TIMED_OUT, CLOSED, NOT_IN, BAD, BROKEN.
@@ -112,7 +112,8 @@ void ring_release(struct ring *ring, uint32_t buffer);
  * NOT_IN (it is subscribed, or has left), BROKEN. */
 enum ring_result ring_subscribe(struct ring *ring, uint64_t deadline_ns, bool latest);
 
-/* Receives no more. What it holds stays held. Then tell the daemon. */
+/* Sends and receives no more: calls that wait return NOT_IN. What it holds stays held. Then tell
+ * the daemon. */
 void ring_leave(struct ring *ring);
 
 /* Ends the channel for all: nothing is sent any more, readers receive what is left. */

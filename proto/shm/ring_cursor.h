@@ -17,6 +17,11 @@ struct ring_span {
  * out). */
 bool ring_span(const struct ring *ring, struct ring_span *ret_span);
 
+/* enum ring_state of this member; others can have written anything. */
+static inline uint32_t ring_own_state(const struct ring *ring) {
+    return __atomic_load_n(&ring->members[ring->member].state, __ATOMIC_ACQUIRE);
+}
+
 /* Where this member reads: the queue's cursor, or its own. */
 uint64_t *ring_cursor(const struct ring *ring);
 

@@ -13,8 +13,9 @@ struct receiving {
 };
 
 static bool may_receive(const struct ring *ring) {
-    return !(ring->shape.flags & RING_TOPIC) ||
-           __atomic_load_n(&ring->members[ring->member].state, __ATOMIC_ACQUIRE) == RING_SUBSCRIBED;
+    uint32_t state = ring_own_state(ring);
+
+    return ring->shape.flags & RING_TOPIC ? state == RING_SUBSCRIBED : state != RING_LEFT;
 }
 
 /* False when the entry cannot be what a sender wrote for message n. */

@@ -60,6 +60,9 @@ static enum ring_result look_for_buffer(struct ring *ring, void *what) {
     if (is_closed(ring)) {
         return RING_CLOSED;
     }
+    if (ring_own_state(ring) == RING_LEFT) {
+        return RING_NOT_IN;
+    }
     for (bool dropped = false;; dropped = true) {
         uint64_t busy[RING_MASK_WORDS] = {0};
         if (!add_all_busy(ring, &span, busy)) {
@@ -116,6 +119,9 @@ static enum ring_result look_for_room(struct ring *ring, void *what) {
 
     if (is_closed(ring)) {
         return RING_CLOSED;
+    }
+    if (ring_own_state(ring) == RING_LEFT) {
+        return RING_NOT_IN;
     }
     if (!ring_span(ring, &span)) {
         return broken(ring);

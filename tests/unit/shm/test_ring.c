@@ -127,6 +127,24 @@ TEST(who_has_left_receives_no_more) {
     EXPECT_EQ(RING_NOT_IN, ring_subscribe(&subscriber, 0, false));
 }
 
+TEST(who_has_left_does_not_begin_to_wait) {
+    const struct ring_wait forever = {.deadline_ns = RING_FOREVER};
+    struct rig rig = given_rig(0, 1, 2);
+    struct ring other = given_client(&rig, 1);
+    struct ring member = given_client(&rig, 2);
+    struct ring_message message;
+    uint32_t buffer, another;
+
+    EXPECT_EQ(RING_OK, ring_loan(&member, &at_once, &buffer));
+    ring_leave(&member);
+    EXPECT_EQ(RING_NOT_IN, ring_recv(&member, &forever, false, &message));
+    send_number(&rig, &other, &at_once, 0);
+    EXPECT_EQ(RING_NOT_IN, ring_loan(&member, &forever, &another));
+    EXPECT_EQ(RING_NOT_IN, ring_send(&member, &forever, buffer));
+    EXPECT_EQ(RING_NOT_IN, ring_recv(&member, &forever, false, &message));
+    expect_received(&rig, &other, 0);
+}
+
 TEST(the_oldest_are_dropped_and_counted) {
     struct rig rig = given_rig(RING_TOPIC | RING_DROP_OLDEST, 3, 5);
     struct ring sender = given_client(&rig, 1);
@@ -236,13 +254,14 @@ TEST(who_keeps_the_lock_is_named_and_its_death_frees_it) {
     struct ring_report report;
     uint32_t buffer;
 
+    given_client(&rig, 3);
     ring_slice_ns = 1000000;
     EXPECT_EQ(RING_OK, ring_lock(&stopped, 0));
     EXPECT_EQ(RING_TIMED_OUT, ring_loan(&other, &at_once, &buffer));
     EXPECT_EQ(RING_AGAIN, ring_loan(&other, &for_ever, &buffer));
     ring_report(&other, NULL, 0, &report);
     EXPECT_EQ(1, report.lock_owner);
-    bury(&rig, 2); /* not its owner */
+    bury(&rig, 3); /* not its owner */
     ring_report(&other, NULL, 0, &report);
     EXPECT_EQ(1, report.lock_owner);
     bury(&rig, 1);
