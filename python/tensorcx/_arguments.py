@@ -42,7 +42,7 @@ def timeout_of(value: float | None) -> float:
     return seconds
 
 
-def count_of(value: int | None, what: str) -> int:
+def count_of(value: int | None, what: str, most: int = (1 << 32) - 1) -> int:
     """0: not said."""
     if value is None:
         return 0
@@ -50,15 +50,15 @@ def count_of(value: int | None, what: str) -> int:
         count = operator.index(value)
     except TypeError:
         count = 0
-    if not 0 < count < 1 << 32:
-        raise ValueError(f"{what} must be a positive int or None, not {value!r}")
+    if not 0 < count <= most:
+        raise ValueError(f"{what} must be an int from 1 to {most:,} or None, not {value!r}")
     return count
 
 
 def _seconds(value: float) -> float:
     """NaN if it is no finite number."""
     try:
-        seconds = math.nan if isinstance(value, str) else float(value)
+        seconds = math.nan if isinstance(value, (str, bytes, bytearray)) else float(value)
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     return seconds if math.isfinite(seconds) else math.nan

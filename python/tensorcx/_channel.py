@@ -242,7 +242,7 @@ def flags_of(kind: type[Queue] | type[Topic], overflow: Overflow) -> int:
 def buffer_nbytes(nbytes: int | None, like: Any) -> int:
     """What a buffer must have for messages `like` this one; 0: not said."""
     if like is None:
-        return count_of(nbytes, "nbytes")
+        return count_of(nbytes, "nbytes", most=(1 << 63) - 1)
     if nbytes is not None:
         raise ValueError("nbytes= and like= both say how large a buffer is: pass one")
     if not isinstance(like, Mapping):

@@ -61,7 +61,7 @@ def test_a_queue_is_no_topic_and_no_tensor(q):
     cx.delete("tensor")
 
 
-@pytest.mark.parametrize("value", [0, -1, 1 << 32, 1.5, "3"])
+@pytest.mark.parametrize("value", [0, -1, 1 << 63, 1.5, "3"])
 @pytest.mark.parametrize("what", ["capacity", "nbytes", "buffers", "participants"])
 def test_settings_that_cannot_be_are_named(what, value):
     with pytest.raises(ValueError, match=what):
@@ -87,7 +87,14 @@ def test_settings_beyond_the_limits_are_refused_with_the_limit():
             cx.queue(name)
 
 
-@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5"])
+def test_a_buffer_may_have_more_than_4_gib_where_there_is_the_memory():
+    with pytest.raises(cx.OutOfMemory, match="capacity"):
+        cx.queue("q", nbytes=1 << 40)
+    with pytest.raises(ValueError, match="more than any machine has"):
+        cx.queue("q", nbytes=1 << 62)
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5", b"5"])
 def test_timeouts_that_cannot_be_are_refused(q, value):
     for call in (lambda: q.recv(value), lambda: q.send(1, value), lambda: q.loan(1, "int8", value)):
         with pytest.raises(ValueError, match="timeout"):
