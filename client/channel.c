@@ -214,7 +214,8 @@ static int error_of(const struct channel_call *call, enum ring_result result) {
                      channel_kind(channel), channel->name);
     default:
         return error(STATUS_INTERNAL,
-                     "somebody has written nonsense into %s \"%s\", which cannot be used any more",
+                     "somebody has written nonsense into %s \"%s\", which cannot be used any more: "
+                     "delete it, and make it anew",
                      channel_kind(channel), channel->name);
     }
 }

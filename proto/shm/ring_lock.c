@@ -1,6 +1,7 @@
 #include "ring_lock.h"
 
 #include "ring_futex.h"
+#include "ring_mask.h"
 #include "ring_spin.h"
 #include "ring_step.h"
 
@@ -13,6 +14,20 @@ static bool take(uint32_t *lock, uint32_t client) {
     return __atomic_load_n(lock, __ATOMIC_RELAXED) == 0 &&
            __atomic_compare_exchange_n(lock, &free, client, false, __ATOMIC_ACQUIRE,
                                        __ATOMIC_RELAXED);
+}
+
+/* False when somebody scribbled into the lock: nobody is there to give it. */
+static bool owner_is_member(const struct ring *ring) {
+    const uint32_t *lock = &ring->control->lock;
+    uint32_t value = __atomic_load_n(lock, __ATOMIC_RELAXED);
+    uint32_t used = ring_members_used(ring);
+
+    for (uint32_t m = 0; m < used; m++) {
+        if (__atomic_load_n(&ring->members[m].client, __ATOMIC_RELAXED) == (value & ~WAITERS)) {
+            return true;
+        }
+    }
+    return value == 0 || __atomic_load_n(lock, __ATOMIC_RELAXED) != value; /* given meanwhile */
 }
 
 static enum ring_result sleep_for_lock(struct ring *ring, uint64_t deadline_ns) {
@@ -36,6 +51,10 @@ static enum ring_result sleep_for_lock(struct ring *ring, uint64_t deadline_ns) 
         RING_STEP();
         int r = futex_wait(lock, value | WAITERS, until);
         if (r == -ETIMEDOUT || r == -EINTR) {
+            if (!owner_is_member(ring)) {
+                __atomic_store_n(&ring->broken, 1, __ATOMIC_RELAXED);
+                return RING_BROKEN;
+            }
             return deadline_ns <= ring_now() ? RING_TIMED_OUT : RING_AGAIN;
         }
     }

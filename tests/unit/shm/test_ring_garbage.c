@@ -67,6 +67,22 @@ TEST(who_finds_its_lock_overwritten_leaves_it_and_is_broken) {
     EXPECT_EQ(RING_BROKEN, ring_loan(&reader, &at_once, &buffer));
 }
 
+TEST(a_lock_that_is_nobodys_breaks_who_waits_for_it) {
+    const uint32_t nobodys[] = {77, UINT32_C(1) << 31, UINT32_MAX};
+    struct rig rig;
+    seven_sent(&rig);
+
+    ring_slice_ns = 1000000;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct ring reader = given_client(&rig, 2 + i);
+        struct ring_message message;
+        rig.daemon.control->lock = nobodys[i];
+        EXPECT_EQ(RING_BROKEN, ring_recv(&reader, &for_ever, false, &message));
+        rig.daemon.control->lock = 0;
+        EXPECT_EQ(RING_BROKEN, ring_recv(&reader, &for_ever, false, &message));
+    }
+}
+
 /* All that reads the block does what it does with whatever is there now. */
 static void use_all(struct ring *daemon, struct ring *client, int i) {
     struct ring_message message;
