@@ -8,6 +8,7 @@
 
 #include "call.h"
 #include "channel_buffer.h"
+#include "clock.h"
 #include "error.h"
 #include "mapping.h"
 #include "storage.h"
@@ -135,6 +136,36 @@ static int take_reply(struct seat *seat, const struct call *call) {
     return take_buffers(seat, &reply->grant, reply->buffer_nbytes);
 }
 
+/* Few threads join at a time: the daemon refuses who leaves many descriptors unread. */
+static int begin_join(struct session *session) {
+    const struct patience *patience = &session->patience;
+    struct timespec until;
+
+    for (;;) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        int64_t end = until.tv_nsec + SLICE_NS;
+        until.tv_sec += end / NS_PER_S;
+        until.tv_nsec = end % NS_PER_S;
+        if (sem_timedwait(&session->joins, &until) == 0) {
+            return STATUS_OK;
+        }
+        if (patience->interrupt && patience->interrupt(patience->context)) {
+            return error_plain(STATUS_INTERRUPTED);
+        }
+    }
+}
+
+static int ask_to_join(struct session *session, const struct frame *frame, int64_t extra_ns,
+                       struct call **ret_call) {
+    int r = begin_join(session);
+
+    if (r == STATUS_OK) {
+        r = call_run(session, frame, extra_ns, ret_call);
+        sem_post(&session->joins);
+    }
+    return r;
+}
+
 int seat_join(struct session *session, const struct wire_join *request, const char *name,
               struct seat **ret_seat) {
     struct frame frame = REQUEST(JOIN, request);
@@ -147,7 +178,7 @@ int seat_join(struct session *session, const struct wire_join *request, const ch
     frame.tail[0] = name;
     frame.tail_nbytes[0] = strlen(name);
     uint64_t buffers = request->buffers ? request->buffers : RING_BUFFERS_MAX;
-    int r = call_run(session, &frame, commit_ns(buffers, request->buffer_nbytes), &call);
+    int r = ask_to_join(session, &frame, commit_ns(buffers, request->buffer_nbytes), &call);
     if (r == STATUS_OK) {
         r = take_reply(seat, call);
         call_free(session, call);

@@ -22,6 +22,8 @@
 #include "segment.h"
 #include "storage.h"
 
+enum { JOINS_MAX = 8 };
+
 struct session *session_create(const struct patience *patience, const char *path) {
     struct session *session = calloc(1, sizeof *session);
 
@@ -35,6 +37,7 @@ struct session *session_create(const struct patience *patience, const char *path
     }
     atomic_init(&session->refs, 1);
     pthread_mutex_init(&session->lock, NULL);
+    sem_init(&session->joins, 0, JOINS_MAX);
     session->patience = *patience;
     snprintf(session->path, sizeof session->path, "%s", path);
     session->socket = -1;
@@ -81,6 +84,7 @@ static void destroy(struct session *session) {
     assert(!session->by_id && !atomic_load(&session->released)); /* each holds a reference */
     calls_destroy(session);
     segments_destroy(session);
+    sem_destroy(&session->joins);
     pthread_mutex_destroy(&session->lock);
     free(session->received);
     free(session);

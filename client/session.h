@@ -15,6 +15,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -36,6 +37,7 @@ struct session {
     uint64_t serial;      /* in that list */
     int forks;            /* references that fork() has at the moment; guarded by fork.c's lock */
     pthread_mutex_t lock;
+    sem_t joins; /* how many more threads may join a channel at the moment */
 
     /* Constant once connected. */
     struct patience patience;

@@ -133,6 +133,27 @@ def test_many_senders_and_readers():
         assert got == list(range(n * each))
 
 
+def test_many_threads_open_a_queue_at_once():
+    n = 200
+    failures, start = [], threading.Barrier(n)
+
+    def open_and_close():
+        start.wait()
+        try:
+            for _ in range(5):
+                cx.queue("q").close()
+        except cx.Error as error:
+            failures.append(error)
+
+    with cx.queue("q", participants=n + 1):
+        threads = [threading.Thread(target=open_and_close) for _ in range(n)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(d.DEADLINE)
+    assert failures == []
+
+
 # ------------------------------------------------------------------------------------------ fork
 
 
