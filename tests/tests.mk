@@ -146,7 +146,7 @@ format: $(VENV)/.ready
 
 # ------------------------------------------------------------------------------------- figures
 
-## bench: what it costs, beside the machine's limits and others; into docs/benchmarks.md (QUICK=1: four minutes, only printed)
+## bench: what it costs, beside the machine's limits and others; into docs/benchmarks.md (QUICK=1: shorter, only printed)
 .PHONY: bench bench-peers
 bench: all .venv-torch/.ready $(BUILD)/bench/channel
 	$(VPY) tests/bench/bench.py $(if $(QUICK),--quick,--write docs/benchmarks.md)
