@@ -33,7 +33,7 @@ Q        := $(if $(V),,@)
 say       = @echo '  $(1) $@'
 
 objects   = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)/*.c))
-PROTO    := $(call objects,proto/wire) $(call objects,proto/shm)
+PROTO    := $(call objects,proto/wire) $(call objects,proto/shm) $(call objects,proto/cuda)
 DAEMON   := $(call objects,daemon)
 CLIENT   := $(call objects,client)
 CORE     := $(call objects,python/core)
@@ -41,10 +41,10 @@ PACKAGE  := $(BUILD)/python/tensorcx
 SOURCES  := $(wildcard proto/*/*.[ch] daemon/*.[ch] client/*.[ch] client/include/*.h \
             python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fault/*.[ch] tests/bench/*.c)
 
-$(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iclient/include -isystem $(DLPACK_INCLUDE)
+$(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient/include -isystem $(DLPACK_INCLUDE)
 $(BUILD)/obj/client/%.o:      ALL_CFLAGS += -fPIC -DTENSORCX_PREFIX='"$(PREFIX)"'
 $(BUILD)/obj/proto/%.o:       ALL_CFLAGS += -fPIC
-$(BUILD)/obj/daemon/%.o:      INCLUDES = -Iproto/wire -Iproto/shm
+$(BUILD)/obj/daemon/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda
 $(BUILD)/obj/python/core/%.o: INCLUDES = -Iclient/include -isystem $(DLPACK_INCLUDE) -isystem $(PYTHON_INCLUDE)
 $(BUILD)/obj/python/core/%.o: ALL_CFLAGS += -fPIC -DPy_LIMITED_API=0x030B0000
 

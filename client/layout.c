@@ -128,6 +128,7 @@ void layout_describe(const tcx_array_t *array, uint64_t byte_offset, uint32_t fl
     /* Not as one: that would set all dimensions to 0, which takes longer than a short message. */
     ret_desc->dtype = (struct desc_dtype){array->dtype.code, array->dtype.bits, array->dtype.lanes};
     ret_desc->device_type = 1;
+    ret_desc->device = 0;
     ret_desc->flags = flags;
     ret_desc->ndim = array->ndim;
     ret_desc->byte_offset = byte_offset;

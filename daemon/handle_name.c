@@ -50,7 +50,7 @@ static int check_desc(struct call *call, const struct named *named, uint64_t sto
     struct desc desc;
     const char *wrong = desc_decode(named->desc, named->desc_nbytes, &desc);
 
-    if (!wrong && desc.device_type != DEVICE_CPU) {
+    if (!wrong && (desc.device_type != DEVICE_CPU || desc.device != 0)) {
         wrong = "the description names another device than the storage is on";
     }
     if (!wrong && (desc.flags & ~(uint32_t)(DESC_READONLY | DESC_BUNDLE))) {

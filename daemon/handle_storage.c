@@ -97,7 +97,7 @@ int handle_alloc(struct call *call, const struct wire_alloc *request,
                  struct wire_alloc_reply *reply) {
     struct storage *storage;
 
-    if (request->device_type != DEVICE_CPU) {
+    if (request->device_type != DEVICE_CPU || request->device != 0) {
         return call_fail(call, STATUS_INVALID,
                          "device type %u: this daemon has memory of the CPU (1) only",
                          request->device_type);

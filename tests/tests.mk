@@ -22,9 +22,9 @@ check-full: check
 
 UNIT_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*/test_*.c))
 
-$(BUILD)/obj/tests/unit/proto/%.o:  INCLUDES = -Iproto/wire -Itests/unit
-$(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Idaemon -Itests/unit
-$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iclient -Iclient/include -Itests/unit \
+$(BUILD)/obj/tests/unit/proto/%.o:  INCLUDES = -Iproto/wire -Iproto/cuda -Itests/unit
+$(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Idaemon -Itests/unit
+$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient -Iclient/include -Itests/unit \
                                                -isystem $(DLPACK_INCLUDE)
 
 $(BUILD)/obj/tests/unit/shm/%.o:    INCLUDES = -Iproto/shm -Itests/unit
@@ -131,8 +131,8 @@ lint: $(VENV)/.ready
 	$(MAKE) BUILD=build/gcc CC=gcc WERROR=-Werror native build/gcc/python/tensorcx/_core.abi3.so
 	$(MAKE) BUILD=build/clang CC=clang WERROR=-Werror native build/clang/python/tensorcx/_core.abi3.so
 	cppcheck -q --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
-	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iproto/shm -Iclient/include \
-	    -j2 proto/wire proto/shm daemon client python/core
+	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient/include \
+	    -j2 proto/wire proto/shm proto/cuda daemon client python/core
 	$(VENV)/bin/ruff check python integrations examples tests tools
 	$(VENV)/bin/ruff format --check python integrations examples tests tools
 	$(VENV)/bin/mypy

@@ -71,7 +71,8 @@ typedef enum tcx_status {
     TCX_SYSTEM = 14,   /* the operating system refused, e.g. out of descriptors; can be repeated */
     TCX_INTERNAL = 15,
     TCX_INTERRUPTED = 16, /* the interrupt function asked to stop */
-    TCX_CLOSED = 17       /* the channel is closed: nothing is sent any more */
+    TCX_CLOSED = 17,      /* the channel is closed: nothing is sent any more */
+    TCX_DEVICE = 18       /* no such CUDA device, no driver, or it failed; the text says which */
 } tcx_status_t;
 
 /* A short English text for a status; static, never NULL. */

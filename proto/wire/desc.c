@@ -6,7 +6,8 @@
 
 struct encoded {
     struct desc_dtype dtype;
-    uint32_t device_type;
+    uint16_t device_type;
+    uint16_t device;
     uint32_t flags;
     int32_t ndim;
     uint64_t byte_offset;
@@ -17,8 +18,8 @@ _Static_assert(WIRE_DESC_MAX == sizeof(struct encoded) + DESC_NDIM_MAX * 2 * siz
                "one limit");
 
 size_t desc_encode(const struct desc *desc, void *ret_bytes) {
-    struct encoded head = {desc->dtype, desc->device_type, desc->flags, desc->ndim,
-                           desc->byte_offset};
+    struct encoded head = {desc->dtype, desc->device_type, desc->device,
+                           desc->flags, desc->ndim,        desc->byte_offset};
     size_t dims = (size_t)desc->ndim * sizeof(int64_t);
     char *to = ret_bytes;
 
@@ -45,6 +46,7 @@ const char *desc_decode(const void *bytes, size_t nbytes, struct desc *ret_desc)
     }
     ret_desc->dtype = head.dtype;
     ret_desc->device_type = head.device_type;
+    ret_desc->device = head.device;
     ret_desc->flags = head.flags;
     ret_desc->ndim = head.ndim;
     ret_desc->byte_offset = head.byte_offset;

@@ -26,7 +26,8 @@ enum desc_flag {
 
 struct desc {
     struct desc_dtype dtype;
-    uint32_t device_type; /* as in DLPack; 1 is the CPU */
+    uint16_t device_type; /* as in DLPack; 1 is the CPU, 2 CUDA */
+    uint16_t device;      /* index of DEVICES (messages.h); 0: the CPU */
     uint32_t flags;       /* enum desc_flag */
     int32_t ndim;         /* 0 to DESC_NDIM_MAX */
     uint64_t byte_offset; /* of the first element in the storage */

@@ -24,6 +24,8 @@
 #define WIRE_HOLDS_MAX   1024           /* ids in one HOLD, grants in its reply */
 #define WIRE_LIST_MAX    (64 * 1024)    /* bytes of entries in one page of a list */
 #define WIRE_DESC_MAX    (24 + 64 * 16) /* desc.h: header and 64 dimensions */
+#define WIRE_IPC_HANDLE  64             /* bytes of a handle of cuIpcGetMemHandle() */
+#define WIRE_DEVICES_MAX 64             /* CUDA devices of one daemon */
 #define WIRE_PAGE_NBYTES 4096           /* of a life page or fork page, on any machine */
 #define WIRE_FDS_MAX     1              /* descriptors in one message */
 #define WIRE_MESSAGE_MAX (96 * 1024)    /* whole message; SEQPACKET ends near 200 KiB */
@@ -83,7 +85,8 @@ struct wire_fork {
 
 struct wire_alloc {
     uint64_t nbytes;
-    uint32_t device_type; /* as in DLPack; 1 is the CPU */
+    uint16_t device_type; /* as in DLPack; 1 is the CPU, 2 CUDA */
+    uint16_t device;      /* index of DEVICES; 0: the CPU */
     uint32_t reserved;
 };
 
@@ -95,9 +98,19 @@ struct wire_map {
     uint64_t segment;
 };
 
+/* How a segment is mapped. */
+enum wire_mapping {
+    MAPPING_MMAP = 0, /* the descriptor, with mmap() */
+    MAPPING_VMM = 1,  /* the descriptor, with cuMemImportFromShareableHandle() */
+    MAPPING_IPC = 2,  /* the handle, with cuIpcOpenMemHandle() */
+};
+
 struct wire_map_reply {
     uint64_t nbytes;
-}; /* descriptor: the segment */
+    uint16_t device;  /* index of DEVICES; 0: the CPU */
+    uint16_t mapping; /* enum wire_mapping */
+    uint32_t reserved;
+}; /* descriptor: the segment; or, with MAPPING_IPC, tail: its handle of 64 bytes */
 
 struct wire_release {
     uint64_t reserved;
@@ -131,6 +144,10 @@ struct wire_alive {
 struct wire_alive_reply {
     uint64_t reserved;
 }; /* tail: one byte each, 1 alive, 0 destroyed */
+
+struct wire_unmap {
+    uint64_t reserved;
+}; /* tail: ids of segments on CUDA devices that are mapped no more */
 
 struct wire_publish {
     uint64_t storage;
@@ -372,7 +389,30 @@ struct wire_stop_reply {
     uint32_t reserved;
 };
 
+struct wire_devices {
+    uint64_t reserved;
+};
+
+struct wire_devices_reply {
+    uint32_t count;
+    uint32_t reserved;
+}; /* tail: struct wire_device[] */
+
+struct wire_device {
+    uint16_t device;  /* index, 1 or more; never another device in a daemon's life */
+    uint16_t mapping; /* enum wire_mapping of its segments */
+    uint32_t reserved;
+    uint8_t uuid[16];
+    uint64_t total_bytes;     /* of the device */
+    uint64_t capacity_bytes;  /* most bytes that may be committed */
+    uint64_t committed_bytes; /* of all segments */
+    uint64_t storages;        /* live ones */
+    uint64_t bytes;           /* of these */
+    char name[64];            /* ends with a 0 */
+};
+
 _Static_assert(sizeof(struct wire_header) == 24, "the header is the protocol");
+_Static_assert(sizeof(struct wire_device) == 128, "no padding");
 _Static_assert(sizeof(struct wire_grant) == 32, "no padding");
 _Static_assert(sizeof(struct wire_hello) == 24, "HELLO never changes");
 _Static_assert(sizeof(struct wire_hello_reply) == 40, "no padding");

@@ -39,6 +39,10 @@ class ChannelClosed(Error):
     """The queue or topic was shut down or deleted: nothing is sent any more."""
 
 
+class DeviceError(Error, RuntimeError):
+    """A CUDA device cannot be used: no driver, no such device, or the driver refused."""
+
+
 class ExchangeError(Error, BufferError, ValueError):
     """A dtype, device, layout or mode that cannot be exchanged or stored.
 
@@ -66,4 +70,5 @@ BY_STATUS: tuple[type[BaseException], ...] = (
     Error,  # INTERNAL
     KeyboardInterrupt,  # INTERRUPTED
     ChannelClosed,
+    DeviceError,
 )

@@ -20,6 +20,7 @@ SCALARS = {
     "int32_t": "i",
     "int64_t": "q",
 }
+BYTES = ("char", "uint8_t")  # arrays of these are bytes
 
 
 def source(name: str) -> str:
@@ -52,7 +53,7 @@ class Layout:
         return b"".join(
             kind.pack(**values.get(name, {}))
             if isinstance(kind, Layout)
-            else struct.pack("=" + kind, values.get(name, 0))
+            else struct.pack("=" + kind, values.get(name, b"" if kind.endswith("s") else 0))
             for name, kind in self.fields
         )
 
@@ -78,8 +79,10 @@ def read_structs(*names: str) -> dict[str, Layout]:
             for declaration in filter(None, map(str.strip, body.split(";"))):
                 kind, *names_ = re.split(r"[\s,]+", declaration.removeprefix("struct "))
                 for field in names_:
-                    array = re.fullmatch(r"\w+\[(\w+)\]", field)
-                    if not array:
+                    array = re.fullmatch(r"(\w+)\[(\w+)\]", field)
+                    if array and array[2].isdigit() and kind in BYTES:
+                        fields.append((array[1], f"{array[2]}s"))
+                    elif not array:
                         fields.append((field, layouts.get(kind) or SCALARS[kind]))
             layouts[tag] = Layout(tag, fields)
     return layouts

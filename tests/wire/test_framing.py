@@ -89,7 +89,7 @@ def test_hello_is_said_once(client, drops):
     drops.expect(client)
 
 
-@pytest.mark.parametrize("opcode", [0, 15, 55, 67, 4711, 0xFFFF])
+@pytest.mark.parametrize("opcode", [0, 15, 55, 68, 4711, 0xFFFF])
 def test_an_unknown_opcode_is_a_breach(client, drops, opcode):
     assert opcode not in BY_OPCODE
     client.send_bytes(HEADER.pack(nbytes=HEADER.size + 8, opcode=opcode, request=1) + bytes(8))

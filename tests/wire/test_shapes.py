@@ -126,7 +126,7 @@ def test_an_impossible_size_is_never_a_small_storage(client, nbytes):
     assert client.stats()["storages"] == 0
 
 
-@pytest.mark.parametrize("device", [0, 2, 3, 10, 99, 2**32 - 1])
+@pytest.mark.parametrize("device", [0, 2, 3, 10, 99, 2**16 - 1])
 def test_memory_of_another_device_is_refused(client, device):
     with pytest.raises(Refused) as refused:
         client.call("ALLOC", nbytes=16, device_type=device)
@@ -134,7 +134,7 @@ def test_memory_of_another_device_is_refused(client, device):
     assert "device" in refused.value.text
 
 
-@pytest.mark.parametrize("device", [0, 2, 3, 2**32 - 1])
+@pytest.mark.parametrize("device", [0, 2, 3, 2**16 - 1])
 def test_a_description_on_another_device_than_its_storage_is_refused(client, storage, device):
     with pytest.raises(Refused) as refused:
         client.publish("name", storage, wire.desc((4,), device=device))
