@@ -25,7 +25,7 @@ static PyObject *core_register(PyObject *module, PyObject *args) {
     int bundle_fits = PyObject_IsSubclass(bundle, (PyObject *)state->bundle_type);
     if (tensor_fits < 0 || bundle_fits < 0)
         return NULL;
-    if (!tensor_fits || !bundle_fits || PyTuple_Size(errors) != TCX_CLOSED + 1) {
+    if (!tensor_fits || !bundle_fits || PyTuple_Size(errors) != TCX_DEVICE + 1) {
         PyErr_SetString(PyExc_TypeError, "register(): not what belongs to this module");
         return NULL;
     }
