@@ -536,13 +536,14 @@ typedef struct tcx_stats {
     uint64_t pid, boot_id, uptime_ms;
     uint64_t backing; /* 0: POSIX shared memory, 1: sealed memfd */
     uint64_t clients, holds, storages;
-    uint64_t bytes; /* of live storages */
+    uint64_t bytes; /* of those on the CPU, as all that is about memory here */
     uint64_t names, tickets, channels, segments;
     uint64_t committed_bytes, warm_bytes, capacity_bytes;
     uint64_t waiting;  /* calls that wait for a name or for memory */
     uint64_t version;  /* last version given to a name */
     uint64_t requests; /* messages received */
     uint64_t dropped;  /* clients dropped for breaking the protocol */
+    uint64_t devices;  /* CUDA devices; 0: nobody has asked for them yet, or there are none */
 } tcx_stats_t;
 
 /* Counters of the daemon. Asks the daemon. */

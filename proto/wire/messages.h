@@ -43,7 +43,7 @@ struct wire_header {
 struct wire_grant {
     uint64_t storage; /* never 0, never used twice */
     uint64_t nbytes;
-    uint64_t segment; /* 0 when nbytes is 0: there is nothing to map */
+    uint64_t segment; /* its device in the highest 8 bits; 0 when nbytes is 0: nothing to map */
     uint64_t offset;  /* in the segment */
 };
 
@@ -253,6 +253,8 @@ struct wire_join {
     uint32_t capacity;
     uint32_t buffers;
     uint32_t participants;
+    uint32_t device; /* index of DEVICES, with buffer_nbytes */
+    uint32_t reserved;
 }; /* tail: name, empty with a channel */
 
 struct wire_join_reply {
@@ -270,6 +272,8 @@ struct wire_join_reply {
 struct wire_buffers {
     uint64_t channel;
     uint64_t nbytes; /* of one buffer, if the channel has no size yet; 0: only tell */
+    uint32_t device; /* index of DEVICES, with nbytes; 0: the CPU */
+    uint32_t reserved;
 };
 
 struct wire_buffers_reply {
@@ -338,6 +342,8 @@ struct wire_channel {
     uint32_t participants; /* most at a time */
     uint32_t count;        /* of wire_participant that follow */
     uint32_t name_nbytes;  /* 0: it was deleted */
+    uint32_t device;       /* that its buffers are on, index of DEVICES; 0: the CPU */
+    uint32_t reserved;
 };
 
 struct wire_participant {
@@ -369,10 +375,11 @@ struct wire_clients_reply {
 
 struct wire_client {
     uint64_t client;
-    uint64_t storages; /* that it holds */
-    uint64_t bytes;    /* of these storages */
-    uint64_t tickets;  /* that it has sent and nobody has redeemed */
-    uint64_t waiting;  /* calls not yet answered */
+    uint64_t storages;     /* that it holds */
+    uint64_t bytes;        /* of these, on the CPU, */
+    uint64_t device_bytes; /* and on CUDA devices */
+    uint64_t tickets;      /* that it has sent and nobody has redeemed */
+    uint64_t waiting;      /* calls not yet answered */
     uint64_t age_ms;
     uint32_t pid; /* as the daemon sees it (SO_PEERCRED) */
     uint32_t uid;
@@ -406,21 +413,23 @@ struct wire_device {
     uint64_t total_bytes;     /* of the device */
     uint64_t capacity_bytes;  /* most bytes that may be committed */
     uint64_t committed_bytes; /* of all segments */
+    uint64_t warm_bytes;      /* of these, nobody uses, kept for the next storage */
+    uint64_t dying_bytes;     /* given up, but clients still have them mapped; not committed */
     uint64_t storages;        /* live ones */
     uint64_t bytes;           /* of these */
     char name[64];            /* ends with a 0 */
 };
 
 _Static_assert(sizeof(struct wire_header) == 24, "the header is the protocol");
-_Static_assert(sizeof(struct wire_device) == 128, "no padding");
+_Static_assert(sizeof(struct wire_device) == 144, "no padding");
 _Static_assert(sizeof(struct wire_grant) == 32, "no padding");
 _Static_assert(sizeof(struct wire_hello) == 24, "HELLO never changes");
 _Static_assert(sizeof(struct wire_hello_reply) == 40, "no padding");
 _Static_assert(sizeof(struct wire_entry) == 64, "no padding");
-_Static_assert(sizeof(struct wire_client) == 64, "no padding");
-_Static_assert(sizeof(struct wire_join) == 32, "no padding");
+_Static_assert(sizeof(struct wire_client) == 72, "no padding");
+_Static_assert(sizeof(struct wire_join) == 40, "no padding");
 _Static_assert(sizeof(struct wire_join_reply) == 72, "no padding");
-_Static_assert(sizeof(struct wire_channel) == 56, "no padding");
+_Static_assert(sizeof(struct wire_channel) == 64, "no padding");
 _Static_assert(sizeof(struct wire_participant) == 24, "no padding");
 _Static_assert(sizeof(struct wire_put) == 24, "no padding");
 _Static_assert(sizeof(struct wire_publish) == 24, "no padding");

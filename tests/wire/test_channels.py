@@ -530,6 +530,8 @@ def test_a_channel_is_listed_with_what_its_block_says(client):
         "participants": 128,
         "count": 1,
         "name_nbytes": 1,
+        "device": 0,
+        "reserved": 0,
         "name": "q",
     }
     number = client.welcome["client"]
