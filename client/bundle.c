@@ -226,6 +226,6 @@ void tcx_bundle_info(const tcx_bundle_t *bundle, tcx_info_t *ret_info) {
         .name = bundle->name,
         .readonly = bundle->is_readonly,
         .is_shared = bundle->storage && session_is_alive(bundle->storage->session),
-        .device_type = 1,
+        .device = {TCX_CPU, 0},
     };
 }

@@ -170,7 +170,7 @@ static int import_tensor(tcx_client_t *client, const struct import *import, tcx_
             return r;
         }
     } else if (r == STATUS_OK) {
-        r = tcx_copy(client, &array, ret_tensor);
+        r = tcx_copy(client, &array, (tcx_device_t){0}, ret_tensor);
     }
     import->release(import->managed);
     return r;

@@ -250,6 +250,13 @@ void layout_pack(const tcx_array_t *array, void *to) {
     }
 }
 
+int tcx_array_copy(const tcx_array_t *to, const tcx_array_t *source) {
+    uint64_t nbytes = 0;
+    int r = layout_check(to, &nbytes);
+
+    return r == STATUS_OK ? tcx_array_pack(source, to->data, nbytes) : r;
+}
+
 int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes) {
     uint64_t size = 0;
     int r = layout_check(source, &size);

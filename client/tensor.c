@@ -24,6 +24,8 @@ struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
     tensor->version = tag ? tag->version : 0;
     tensor->array = *array;
     tensor->array.readonly = 0;
+    tensor->array.device = (tcx_device_t){TCX_CPU, 0};
+    tensor->array.stream = 0;
     tensor->array.shape = tensor->dims;
     tensor->array.strides = tensor->dims + ndim;
     for (size_t i = 0; i < ndim; i++) {
@@ -68,8 +70,7 @@ void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
         .name = tensor->name,
         .readonly = tensor->array.readonly,
         .is_shared = storage && session_is_alive(storage->session),
-        .device_type = 1,
-        .device_id = 0,
+        .device = tensor->array.device,
     };
 }
 
@@ -190,18 +191,29 @@ static int make_new(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const
     return r == STATUS_OK ? make(client, &array, nbytes, content, ret_tensor) : r;
 }
 
-int tcx_empty(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
-              tcx_tensor_t **ret_tensor) {
+int tcx_empty(tcx_client_t *client, tcx_device_t device, tcx_dtype_t dtype, int32_t ndim,
+              const int64_t *shape, tcx_tensor_t **ret_tensor) {
+    if (device.type == TCX_CUDA) {
+        return error_plain(STATUS_DEVICE);
+    }
     return make_new(client, dtype, ndim, shape, ANYTHING, ret_tensor);
 }
 
-int tcx_zeros(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
-              tcx_tensor_t **ret_tensor) {
+int tcx_zeros(tcx_client_t *client, tcx_device_t device, tcx_dtype_t dtype, int32_t ndim,
+              const int64_t *shape, tcx_tensor_t **ret_tensor) {
+    if (device.type == TCX_CUDA) {
+        return error_plain(STATUS_DEVICE);
+    }
     return make_new(client, dtype, ndim, shape, ZEROS, ret_tensor);
 }
 
-int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_tensor_t **ret_tensor) {
+int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_device_t device,
+             tcx_tensor_t **ret_tensor) {
     uint64_t nbytes;
+
+    if (device.type == TCX_CUDA) {
+        return error_plain(STATUS_DEVICE);
+    }
     int r = layout_check(source, &nbytes);
 
     return r == STATUS_OK ? make(client, source, nbytes, COPY, ret_tensor) : r;

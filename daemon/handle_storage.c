@@ -122,6 +122,7 @@ int handle_map(struct call *call, const struct wire_map *request, struct wire_ma
                          "too many replies with descriptors are unread: read them, then repeat the "
                          "call");
     }
+    reply->segment = segment->id;
     reply->nbytes = segment->nbytes;
     call->reply_fd = segment->fd;
     return STATUS_OK;

@@ -26,7 +26,7 @@ static void make(tcx_client_t *client) {
     size_t nbytes;
     tcx_tensor_t *numbers;
 
-    check(tcx_empty(client, float32, 1, shape, &numbers));
+    check(tcx_empty(client, (tcx_device_t){TCX_CPU, 0}, float32, 1, shape, &numbers));
     float *data = tcx_tensor_array(numbers)->data;
     for (int64_t i = 0; i < shape[0]; i++) {
         data[i] = (float)i;

@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     check(tcx_client_open(NULL, &client));
 
     /* Memory that is born shared is published without a copy. */
-    check(tcx_zeros(client, float32, 2, shape, &pixels));
+    check(tcx_zeros(client, (tcx_device_t){TCX_CPU, 0}, float32, 2, shape, &pixels));
     float *data = tcx_tensor_array(pixels)->data;
     for (int i = 0; i < 6; i++) {
         data[i] = (float)i;

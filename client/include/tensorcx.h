@@ -25,11 +25,20 @@
  *
  * Signals. The library installs no signal handler and raises no signal.
  *
+ * CUDA. The driver (libcuda.so.1) is loaded by the first call that is about a CUDA device. What is
+ * published (put, sent, made a ticket of) is complete: those calls wait on the host for the work
+ * that writes it (tcx_array_t.stream). What is got or received can be used at once, on any stream.
+ * Letting go never waits: a thread of the library waits for all work of this process on the device
+ * and gives the memory back then. Calls may come on any thread, whatever context is current there,
+ * and leave it so.
+ *
  * Fork. A child may use the tensors it inherited as long as it likes, whatever its parent does:
  * their memory stays until the child, and its children, have let go of them all, end or call exec.
  * fork() tells the daemon, and does not wait for it. The child's own calls use a connection of its
- * own; what it puts, or makes a ticket of, is not copied. vfork() and posix_spawn() need nothing. A
- * child of a raw clone() or _Fork() may read and must not call the library.
+ * own; what it puts, or makes a ticket of, is not copied. CUDA does not survive a fork: where the
+ * parent has used it, the child's calls about CUDA fail (TCX_DEVICE), and tensors on a device are
+ * of no use to it. vfork() and posix_spawn() need nothing. A child of a raw clone() or _Fork() may
+ * read and must not call the library.
  *
  * Linux 5.14 and newer; x86-64 and arm64.
  */
@@ -101,7 +110,16 @@ enum tcx_dtype_code { TCX_INT = 0, TCX_UINT = 1, TCX_FLOAT = 2, TCX_COMPLEX = 5,
 /* Storage knows bool (8 bits), int and uint 8 to 64, float 16 to 64, complex 64 and 128. */
 TCX_API int tcx_dtype_is_known(tcx_dtype_t dtype);
 
-/* A description of elements that lie in this process's memory; owns nothing. */
+/* Where memory is, as in DLPack; {0, 0} is the CPU, too. A CUDA device has the number that it has
+ * in this process: CUDA_VISIBLE_DEVICES counts. */
+typedef struct tcx_device {
+    int32_t type; /* enum tcx_device_type */
+    int32_t id;   /* 0 for the CPU */
+} tcx_device_t;
+
+enum tcx_device_type { TCX_CPU = 1, TCX_CUDA = 2 };
+
+/* A description of elements that this process can reach; owns nothing. */
 typedef struct tcx_array {
     void *data; /* the first element; may be NULL when there are no elements */
     tcx_dtype_t dtype;
@@ -109,6 +127,10 @@ typedef struct tcx_array {
     const int64_t *shape;   /* ndim dimensions, none negative; may be NULL when ndim is 0 */
     const int64_t *strides; /* ndim strides in elements; NULL: C order */
     int readonly;           /* not to be written through: nor is what is put without a copy */
+    tcx_device_t device;    /* of `data`, which then only that device may follow */
+    intptr_t stream;        /* CUDA: with the work that writes the elements, as in DLPack (1: the
+                               legacy default stream, 2: this thread's, else a CUstream); 0: all work of
+                               this process on the device. Who reads the array waits for it */
 } tcx_array_t;
 
 /* --------------------------------------------------------------------------------------- client */
@@ -157,17 +179,21 @@ TCX_API int tcx_client_connect(tcx_client_t *client);
  * came by DLPack ("local"). Reference-counted; views of one storage keep it alive together. */
 typedef struct tcx_tensor tcx_tensor_t;
 
-/* New shared memory, C order; 256-byte aligned, page-aligned from 64 KiB up. tcx_empty() may show
- * old bytes of the same user, tcx_zeros() is zero. Asks the daemon. TCX_INVALID: negative or
- * overflowing shape; TCX_EXCHANGE: dtype not known to storage; TCX_OUT_OF_MEMORY: the text has the
- * numbers; TCX_SYSTEM: e.g. no descriptor left to map the memory. */
-TCX_API int tcx_empty(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
-                      tcx_tensor_t **ret_tensor);
-TCX_API int tcx_zeros(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
-                      tcx_tensor_t **ret_tensor);
+/* New shared memory on `device`, C order; 256-byte aligned, page-aligned from 64 KiB up.
+ * tcx_empty() may show old bytes of the same user, tcx_zeros() is zero. Asks the daemon.
+ * TCX_INVALID: negative or overflowing shape; TCX_EXCHANGE: dtype not known to storage;
+ * TCX_OUT_OF_MEMORY: the text has the numbers; TCX_SYSTEM: e.g. no descriptor left to map the
+ * memory; TCX_DEVICE. */
+TCX_API int tcx_empty(tcx_client_t *client, tcx_device_t device, tcx_dtype_t dtype, int32_t ndim,
+                      const int64_t *shape, tcx_tensor_t **ret_tensor);
+TCX_API int tcx_zeros(tcx_client_t *client, tcx_device_t device, tcx_dtype_t dtype, int32_t ndim,
+                      const int64_t *shape, tcx_tensor_t **ret_tensor);
 
-/* New shared memory with a packed copy of `source`, in any layout. As tcx_empty(). */
-TCX_API int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_tensor_t **ret_tensor);
+/* New shared memory on `device` ({0, 0}: where `source` is) with a packed copy of `source`: in any
+ * layout, on a CUDA device a C-contiguous one (TCX_EXCHANGE). The copy is complete. As tcx_empty().
+ */
+TCX_API int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_device_t device,
+                     tcx_tensor_t **ret_tensor);
 
 /* One more, one less reference. NULL is fine. tcx_tensor_unref() may be called on any thread, also
  * at exit, but not in a signal handler. It never waits for the daemon or for a call of another
@@ -179,7 +205,8 @@ TCX_API int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_tensor
 TCX_API tcx_tensor_t *tcx_tensor_ref(tcx_tensor_t *tensor);
 TCX_API void tcx_tensor_unref(tcx_tensor_t *tensor);
 
-/* The elements; owned by the tensor, valid as long as it. `strides` is never NULL. */
+/* The elements; owned by the tensor, valid as long as it. `strides` is never NULL, the device's
+ * type never 0, `stream` always. */
 TCX_API const tcx_array_t *tcx_tensor_array(const tcx_tensor_t *tensor);
 
 typedef struct tcx_info {
@@ -191,8 +218,7 @@ typedef struct tcx_info {
     int readonly;            /* nobody may write through this tensor */
     int is_shared;           /* its memory belongs to a daemon that this process is connected to, or
                                 was inherited */
-    int32_t device_type;     /* as in DLPack; 1: CPU */
-    int32_t device_id;
+    tcx_device_t device;     /* of a bundle: where its index is, which is the CPU */
 } tcx_info_t;
 
 /* Asks the kernel whether the daemon is still there (is_shared): a system call. */
@@ -210,9 +236,14 @@ TCX_API int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndi
  * connected to, mapped in this process by whatever client. No bytes do not. Does not ask. */
 TCX_API int tcx_is_shared(tcx_client_t *client, const void *data, size_t nbytes);
 
-/* Copies all elements of `source`, any layout, packed to `to`. Touches no daemon.
- * TCX_INVALID: the array is malformed, or does not have exactly `nbytes` bytes. */
+/* Copies all elements of `source`, any layout, packed to `to`, which is on the CPU. Touches no
+ * daemon. TCX_INVALID: the array is malformed, or does not have exactly `nbytes` bytes. On a CUDA
+ * device `source` must be C-contiguous (TCX_EXCHANGE); TCX_DEVICE. */
 TCX_API int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes);
+
+/* The same into `to`: of the same dtype and shape, C-contiguous, on any device. The copy is
+ * complete, and begins when the work of both streams is done. */
+TCX_API int tcx_array_copy(const tcx_array_t *to, const tcx_array_t *source);
 
 /* ---------------------------------------------------------------------------------------- names */
 
@@ -230,6 +261,8 @@ enum tcx_put_flag {
 typedef struct tcx_put_options {
     unsigned flags; /* enum tcx_put_flag */
     double ttl;     /* seconds until the name goes; 0: no limit */
+    tcx_device_t
+        device; /* where it is to be; {0, 0}: where the source is. Elsewhere it is copied */
 } tcx_put_options_t;
 
 /* Publishes `source` under `name`, atomically replacing what is there; readers keep what they have.
@@ -266,9 +299,10 @@ typedef struct tcx_entry {
     uint64_t version;
     uint64_t storage_id;
     uint64_t nbytes; /* of its storage, and of those that a bundle refers to */
-    int is_bundle;   /* then dtype and shape mean nothing */
+    int is_bundle;   /* then device, dtype and shape mean nothing */
     int readonly;
     int ephemeral;
+    tcx_device_t device; /* id -1: a CUDA device that this process does not see */
     tcx_dtype_t dtype;
     int32_t ndim;
     const int64_t *shape;
@@ -299,8 +333,9 @@ typedef struct tcx_item {
     const tcx_array_t *array; /* NULL: an empty mapping */
 } tcx_item_t;
 
-/* Publishes a bundle. Private arrays are packed into one storage (the same memory and layout twice
- * is stored once), in any layout; arrays that are shared already and contiguous are referred to. A
+/* Publishes a bundle. Private arrays are packed into one storage per device (the same memory and
+ * layout twice is stored once), in any layout; arrays that are shared already and contiguous are
+ * referred to. A
  * bad item fails the whole put and the text names its path. Otherwise as tcx_put(). */
 TCX_API int tcx_put_bundle(tcx_client_t *client, const char *name, const tcx_item_t *items,
                            size_t count, const tcx_put_options_t *options,
@@ -358,8 +393,9 @@ TCX_API int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes,
  *
  * Sending and receiving touch memory alone, but for a call that waits, the first message, and
  * messages by reference. A private array is copied once, into a buffer. What is shared already and
- * contiguous goes by reference, and so does what is larger than a buffer, or comes first where
- * there is no memory for all buffers: that asks the daemon.
+ * contiguous goes by reference, and so does what is larger than a buffer, or on another device, or
+ * comes first where there is no memory for all buffers: that asks the daemon. So does a bundle
+ * where the buffers are on a CUDA device.
  *
  * `timeout` of the calls below: seconds; 0: do not wait; negative: no limit. A call that waits uses
  * no processor, runs the client's interrupt function (TCX_INTERRUPTED), and ends within a tenth of
@@ -391,6 +427,8 @@ typedef struct tcx_channel_options {
     uint32_t buffers;       /* at most 896; default capacity + 8 */
     uint32_t participants;  /* handles at a time: at most 1,024; default 128 */
     uint64_t buffer_nbytes; /* default: as many as the first message needs that needs a buffer */
+    tcx_device_t device;    /* of the buffers; default: where that message is, or the CPU if
+                               `buffer_nbytes` is given */
 } tcx_channel_options_t;
 
 /* Opens a channel, and makes it if need be. Asks the daemon. TCX_INVALID: name, options, or options
@@ -423,9 +461,10 @@ TCX_API int tcx_channel_shutdown(tcx_channel_t *channel);
 TCX_API int tcx_channel_loan(tcx_channel_t *channel, tcx_dtype_t dtype, int32_t ndim,
                              const int64_t *shape, double timeout, tcx_tensor_t **ret_tensor);
 
-/* Sends it as it is, no copy. From then on its memory is its receivers': the caller must not touch
- * it and only gives its reference back. On failure it still is a loan. Waits while the channel is
- * full. TCX_INVALID: not a loan of this handle (a view of one is none), or sent already. */
+/* Sends it as it is, no copy; on a CUDA device all work of this process is waited for. From then on
+ * its memory is its receivers': the caller must not touch it and only gives its reference back. On
+ * failure it still is a loan. Waits while the channel is full. TCX_INVALID: not a loan of this
+ * handle (a view of one is none), or sent already. */
 TCX_API int tcx_channel_send_loan(tcx_channel_t *channel, tcx_tensor_t *loan, double timeout);
 
 /* Sends an array in any layout, or a bundle (as in tcx_put_bundle()). `source` is no longer needed
@@ -451,6 +490,7 @@ typedef struct tcx_channel_info {
     const char *name; /* owned by the handle */
     unsigned flags;
     uint32_t capacity, buffers, participants;
+    tcx_device_t device;    /* of the buffers; {0, 0}: no size yet */
     uint64_t buffer_nbytes; /* 0: no size yet */
     uint64_t nbytes;        /* of all buffers */
     uint64_t messages;      /* sent since the channel was made */
@@ -489,6 +529,7 @@ typedef struct tcx_channel_entry {
     const char *name; /* "": it was deleted */
     unsigned flags;   /* enum tcx_channel_flag */
     uint32_t capacity, buffers, participants;
+    tcx_device_t device;    /* of the buffers; id -1 as in tcx_entry_t */
     uint64_t buffer_nbytes; /* 0: no size yet */
     uint64_t messages;      /* as in tcx_channel_info_t */
     uint32_t depth;
@@ -513,10 +554,13 @@ typedef enum tcx_copy_mode {
     TCX_COPY_ALWAYS = 2
 } tcx_copy_mode_t;
 
-/* The exchange contract (docs/exchange.md): CPU; float32, int32, bool; C-contiguous. NEVER and
- * IF_NEEDED share the memory and keep it alive; no daemon is needed. ALWAYS makes a copy in shared
- * memory; `client` may be NULL otherwise. Takes ownership of `managed` also on failure: its deleter
- * is called exactly once, now or with the last reference to the memory, on whatever thread that is.
+/* The exchange contract (docs/exchange.md): CPU or CUDA; float32, int32, bool; C-contiguous. NEVER
+ * and IF_NEEDED share the memory and keep it alive; no daemon is needed. ALWAYS makes a copy in
+ * shared memory of the same device, after all work of this process there; `client` may be NULL
+ * otherwise. Takes ownership of `managed` also on failure: its deleter is called exactly once, now
+ * or with the last reference to the memory, on whatever thread that is; on a CUDA device then by a
+ * thread of the library, when all work of this process there is done. Sharing does not wait:
+ * tcx_synchronize() for the stream that the producer was asked to make the data safe on.
  * TCX_EXCHANGE, or as tcx_copy(). */
 TCX_API int tcx_from_dlpack(tcx_client_t *client, struct DLManagedTensorVersioned *managed,
                             tcx_copy_mode_t copy, tcx_tensor_t **ret_tensor);
@@ -529,6 +573,36 @@ TCX_API int tcx_from_dlpack_legacy(tcx_client_t *client, struct DLManagedTensor 
 TCX_API int tcx_to_dlpack(tcx_tensor_t *tensor, int copied,
                           struct DLManagedTensorVersioned **ret_managed);
 TCX_API int tcx_to_dlpack_legacy(tcx_tensor_t *tensor, struct DLManagedTensor **ret_managed);
+
+/* -------------------------------------------------------------------------------------- devices */
+
+/* Waits on the host for a stream's work, as tcx_array_t.stream numbers it (0: for all of this
+ * process's on the device). On the CPU there is nothing to wait for. TCX_DEVICE, TCX_INVALID. */
+TCX_API int tcx_synchronize(tcx_device_t device, intptr_t stream);
+
+/* Makes the device's primary context this thread's current one, until tcx_device_pop() brings back
+ * the one before. On the CPU both do nothing. TCX_DEVICE, TCX_INVALID. */
+TCX_API int tcx_device_push(tcx_device_t device);
+TCX_API void tcx_device_pop(tcx_device_t device);
+
+typedef struct tcx_device_entry {
+    tcx_device_t device;      /* id -1: not visible to this process */
+    const char *uuid;         /* "GPU-" and so on, as nvidia-smi prints it */
+    const char *name;         /* of the model */
+    const char *mode;         /* how its memory is shared: "vmm" or "ipc" */
+    uint64_t total_bytes;     /* of the device */
+    uint64_t capacity_bytes;  /* most bytes that may be committed */
+    uint64_t committed_bytes; /* by the daemon */
+    uint64_t warm_bytes;      /* of these, nobody uses, kept for the next storage */
+    uint64_t dying_bytes;     /* given up, but processes still have them mapped; not committed */
+    uint64_t storages;        /* live ones */
+    uint64_t bytes;           /* of these */
+} tcx_device_entry_t;
+
+/* Calls `fn` for every CUDA device of the daemon; as tcx_list(). Makes the daemon, and this
+ * process, load the driver: see tcx_stats_t.devices. TCX_DEVICE: the daemon has none. */
+typedef int (*tcx_device_fn)(void *context, const tcx_device_entry_t *entry);
+TCX_API int tcx_devices(tcx_client_t *client, tcx_device_fn fn, void *context);
 
 /* ----------------------------------------------------------------------------------- the daemon */
 
@@ -557,13 +631,14 @@ typedef struct tcx_peer {
     uint64_t id;
     int pid, uid;
     const char *program;
-    uint64_t storages; /* that it holds */
-    uint64_t bytes;    /* of these storages */
-    uint64_t tickets;  /* that it has sent and nobody has redeemed */
-    uint64_t waiting;  /* its calls that are not yet answered */
-    double age;        /* seconds since it connected */
-    int connected;     /* 0: its socket is closed, its memory still mapped */
-    int is_self;       /* it is this client */
+    uint64_t storages;     /* that it holds */
+    uint64_t bytes;        /* of these, on the CPU, */
+    uint64_t device_bytes; /* and on CUDA devices */
+    uint64_t tickets;      /* that it has sent and nobody has redeemed */
+    uint64_t waiting;      /* its calls that are not yet answered */
+    double age;            /* seconds since it connected */
+    int connected;         /* 0: its socket is closed, its memory still mapped */
+    int is_self;           /* it is this client */
 } tcx_peer_t;
 
 /* Calls `fn` for every client of the daemon; as tcx_list(). */

@@ -106,6 +106,7 @@ enum wire_mapping {
 };
 
 struct wire_map_reply {
+    uint64_t segment; /* that was asked for */
     uint64_t nbytes;
     uint16_t device;  /* index of DEVICES; 0: the CPU */
     uint16_t mapping; /* enum wire_mapping */

@@ -140,8 +140,8 @@ static PyObject *client_empty(CORE_METHOD_ARGUMENTS) {
     tcx_tensor_t *tensor;
     int status;
     CORE_BEGIN_ASKING
-    status = zero ? tcx_zeros(client, dtype, ndim, shape, &tensor)
-                  : tcx_empty(client, dtype, ndim, shape, &tensor);
+    status = zero ? tcx_zeros(client, (tcx_device_t){0}, dtype, ndim, shape, &tensor)
+                  : tcx_empty(client, (tcx_device_t){0}, dtype, ndim, shape, &tensor);
     CORE_END_ASKING
     return status ? core_raise(state, status) : tensor_wrap(state, self, tensor);
 }

@@ -160,7 +160,7 @@ PyObject *dlpack_export(CORE_METHOD_ARGUMENTS) {
         tcx_tensor_t *source = tensor;
         int status;
         CORE_BEGIN_ASKING
-        status = tcx_copy(client, tcx_tensor_array(source), &tensor);
+        status = tcx_copy(client, tcx_tensor_array(source), (tcx_device_t){0}, &tensor);
         CORE_END_ASKING
         if (status)
             core_raise(state, status);

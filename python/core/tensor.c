@@ -202,7 +202,7 @@ static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused) {
     (void)unused;
     tcx_info_t info;
     return info_of(self, &info) < 0 ? NULL
-                                    : Py_BuildValue("(ii)", info.device_type, info.device_id);
+                                    : Py_BuildValue("(ii)", info.device.type, info.device.id);
 }
 
 /* ------------------------------------------------------------------------------ buffer protocol */

@@ -77,7 +77,7 @@ static int do_put_large(void) {
 }
 
 static int do_put_shared(void) {
-    int r = tcx_zeros(client, large.dtype, 1, large_shape, &tensor);
+    int r = tcx_zeros(client, (tcx_device_t){0}, large.dtype, 1, large_shape, &tensor);
     return r == TCX_OK ? tcx_put(client, "mine", tcx_tensor_array(tensor), NULL, NULL) : r;
 }
 
@@ -122,7 +122,7 @@ static tcx_bundle_t *make_bundle(const char *name) {
     tcx_tensor_t *shared = NULL;
     tcx_bundle_t *made = NULL;
 
-    MUST(tcx_copy(other, &large, &shared));
+    MUST(tcx_copy(other, &large, (tcx_device_t){0}, &shared));
     MUST(put_bundle(other, name, shared, &made));
     tcx_tensor_unref(shared);
     return made;
@@ -184,7 +184,7 @@ static int do_wait(void) {
 
 static int do_release(void) {
     tcx_stats_t stats;
-    int r = tcx_copy(client, &large, &tensor);
+    int r = tcx_copy(client, &large, (tcx_device_t){0}, &tensor);
 
     drop();
     /* One reply tells that a segment has been destroyed, the next one which. */
@@ -212,7 +212,7 @@ static int do_list(void) {
 static void have_ticket(void) {
     tcx_tensor_t *shared = NULL;
 
-    MUST(tcx_copy(other, &large, &shared));
+    MUST(tcx_copy(other, &large, (tcx_device_t){0}, &shared));
     MUST(tcx_tensor_ticket(other, shared, ticket, &ticket_nbytes));
     tcx_tensor_unref(shared);
 }
@@ -242,7 +242,7 @@ static int is_intact(const tcx_tensor_t *large_one) {
 
 static void have_inheritance(void) {
     have_large();
-    MUST(tcx_copy(client, &large, &tensor));
+    MUST(tcx_copy(client, &large, (tcx_device_t){0}, &tensor));
 }
 
 /* The child reads what it inherits when its parent has let go of it, and asks the daemon itself. */
@@ -338,7 +338,7 @@ static int prepare(const struct operation *operation) {
     drop();
     if (!client) {
         MUST(tcx_client_open(&options, &client));
-        MUST(tcx_copy(client, &large, &kept));
+        MUST(tcx_copy(client, &large, (tcx_device_t){0}, &kept));
     }
     if (operation->prepare) {
         MUST(tcx_client_open(&options, &other));

@@ -108,7 +108,7 @@ static inline tcx_tensor_t *loan(tcx_channel_t *channel, int64_t count) {
 static inline tcx_tensor_t *shared(tcx_client_t *from, float number, int64_t count) {
     tcx_tensor_t *tensor;
 
-    EXPECT_OK(tcx_empty(from, float32, 1, &count, &tensor));
+    EXPECT_OK(tcx_empty(from, (tcx_device_t){0}, float32, 1, &count, &tensor));
     for (int64_t i = 0; i < count; i++) {
         floats_of(tensor)[i] = number;
     }

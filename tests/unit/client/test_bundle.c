@@ -163,8 +163,8 @@ TEST(shared_arrays_are_referred_to_and_kept_alive_by_the_name) {
     tcx_tensor_t *other;
 
     given_daemon();
-    EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){8}, &shared));
-    EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){8}, &other));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){8}, &shared));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){8}, &other));
     tcx_array_t tail = *tcx_tensor_array(shared);
     tail.data = floats_of(shared) + 6;
     tail.shape = (int64_t[]){2};
@@ -203,7 +203,7 @@ TEST(a_bundle_may_refer_to_more_than_one_hold_can_name) {
 
     given_daemon();
     for (int i = 0; i < COUNT; i++) {
-        EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){1}, &tensors[i]));
+        EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){1}, &tensors[i]));
         floats_of(tensors[i])[0] = (float)i;
         snprintf(names[i], sizeof names[i], "%d", i);
         keys[i] = names[i];
@@ -367,7 +367,7 @@ TEST(an_index_that_names_a_storage_of_others_gives_nothing) {
 
     given_daemon();
     tcx_client_t *other = daemon_client(&own);
-    EXPECT_OK(tcx_zeros(other, float32, 0, NULL, &secret));
+    EXPECT_OK(tcx_zeros(other, (tcx_device_t){0}, float32, 0, NULL, &secret));
     uint64_t ids[2] = {storage_of(secret), 1234567};
     layout_describe(&array, 0, 0, &desc);
     index_begin(&writer, 1, ids, 2);

@@ -97,9 +97,10 @@ TEST(strided_sources_scalars_and_no_elements_arrive_packed) {
     int64_t shape[2] = {3, 2};
     int64_t strides[2] = {1, 3};
     int64_t none[2] = {0, 5};
-    tcx_array_t turned = {data, float32, 2, shape, strides, 0};
-    tcx_array_t scalar = {data + 5, float32, 0, NULL, NULL, 0};
-    tcx_array_t empty = {NULL, {TCX_BOOL, 8, 1}, 2, none, NULL, 0};
+    tcx_array_t turned = {
+        .data = data, .dtype = float32, .ndim = 2, .shape = shape, .strides = strides};
+    tcx_array_t scalar = {.data = data + 5, .dtype = float32, .ndim = 0};
+    tcx_array_t empty = {.dtype = {TCX_BOOL, 8, 1}, .ndim = 2, .shape = none};
 
     given_daemon();
     tcx_channel_t *queue = open_channel(client, "q", 0, 0);
@@ -133,7 +134,7 @@ TEST(a_tensor_of_64_dimensions_goes_both_ways) {
     for (int i = 0; i < TCX_NDIM_MAX; i++) {
         shape[i] = i == 40 ? 2 : 1;
     }
-    tcx_array_t array = {data, float32, TCX_NDIM_MAX, shape, NULL, 0};
+    tcx_array_t array = {.data = data, .dtype = float32, .ndim = TCX_NDIM_MAX, .shape = shape};
     EXPECT_OK(tcx_channel_send(queue, &array, 0));
     tcx_tensor_t *tensor = receive(queue);
     EXPECT_EQ(TCX_NDIM_MAX, tcx_tensor_array(tensor)->ndim);

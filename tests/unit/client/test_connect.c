@@ -463,8 +463,8 @@ TEST(a_stopped_daemon_is_a_timeout_and_nothing_granted_is_lost) {
     EXPECT_OK(tcx_client_connect(client));
     EXPECT_EQ(0, kill(own.pid, SIGSTOP));
     for (int i = 0; i < 3; i++) {
-        EXPECT_EQ(TCX_TIMEOUT,
-                  tcx_zeros(client, (tcx_dtype_t){TCX_INT, 8, 1}, 1, (int64_t[]){100}, &tensor));
+        EXPECT_EQ(TCX_TIMEOUT, tcx_zeros(client, (tcx_device_t){0}, (tcx_dtype_t){TCX_INT, 8, 1}, 1,
+                                         (int64_t[]){100}, &tensor));
     }
     snprintf(pid, sizeof pid, "(pid %d)", (int)own.pid);
     EXPECT_TRUE(strstr(tcx_error(), pid) != NULL);
@@ -575,12 +575,13 @@ TEST(out_of_descriptors_is_an_error_that_passes) {
     tcx_tensor_t *tensor;
     tight.rlim_cur--;
     setrlimit(RLIMIT_NOFILE, &tight);
-    EXPECT_EQ(TCX_SYSTEM,
-              tcx_zeros(client, (tcx_dtype_t){TCX_INT, 8, 1}, 1, (int64_t[]){100}, &tensor));
+    EXPECT_EQ(TCX_SYSTEM, tcx_zeros(client, (tcx_device_t){0}, (tcx_dtype_t){TCX_INT, 8, 1}, 1,
+                                    (int64_t[]){100}, &tensor));
     EXPECT_TRUE(strstr(tcx_error(), "RLIMIT_NOFILE") != NULL);
     expect_settles(client, 0, 0); /* the grant went back */
     setrlimit(RLIMIT_NOFILE, &limit);
-    EXPECT_OK(tcx_zeros(client, (tcx_dtype_t){TCX_INT, 8, 1}, 1, (int64_t[]){100}, &tensor));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, (tcx_dtype_t){TCX_INT, 8, 1}, 1,
+                        (int64_t[]){100}, &tensor));
     tcx_tensor_unref(tensor);
     tcx_client_close(client);
     daemon_stop(&own);

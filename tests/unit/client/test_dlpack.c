@@ -427,7 +427,8 @@ TEST(memory_born_shared_is_known_again) {
 
     daemon_start(&daemon);
     tcx_client_t *client = daemon_client(&daemon);
-    EXPECT_OK(tcx_zeros(client, (tcx_dtype_t){TCX_FLOAT, 32, 1}, 1, (int64_t[]){8}, &born));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, (tcx_dtype_t){TCX_FLOAT, 32, 1}, 1,
+                        (int64_t[]){8}, &born));
     /* As a framework gives it back: its own managed tensor on our memory. */
     DLTensor *tensor = forge(&forged);
     tensor->data = floats_of(born) + 1;
@@ -578,7 +579,8 @@ TEST(sixteen_exports_may_be_deleted_on_sixteen_threads) {
 
     daemon_start(&daemon);
     tcx_client_t *client = daemon_client(&daemon);
-    EXPECT_OK(tcx_zeros(client, (tcx_dtype_t){TCX_FLOAT, 32, 1}, 1, (int64_t[]){8}, &tensor));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, (tcx_dtype_t){TCX_FLOAT, 32, 1}, 1,
+                        (int64_t[]){8}, &tensor));
     for (int i = 0; i < COUNT; i++) {
         struct DLManagedTensorVersioned *out;
         EXPECT_OK(tcx_to_dlpack(tensor, 0, &out));

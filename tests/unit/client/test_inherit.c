@@ -28,7 +28,7 @@ static tcx_tensor_t *full(tcx_client_t *from, float number) {
     int64_t shape[1] = {COUNT};
     tcx_tensor_t *tensor;
 
-    EXPECT_OK(tcx_empty(from, float32, 1, shape, &tensor));
+    EXPECT_OK(tcx_empty(from, (tcx_device_t){0}, float32, 1, shape, &tensor));
     for (int i = 0; i < COUNT; i++) {
         floats_of(tensor)[i] = number;
     }
@@ -279,7 +279,8 @@ TEST(what_a_child_inherited_stays_when_its_parent_ends_untold) {
     if (parent == 0) {
         tcx_tensor_t *tensor = full(client, 7);
         for (int i = 0; i < NOTES; i++) {
-            EXPECT_OK(tcx_empty(client, (tcx_dtype_t){TCX_FLOAT, 32, 1}, 0, NULL, &tensors[i]));
+            EXPECT_OK(tcx_empty(client, (tcx_device_t){0}, (tcx_dtype_t){TCX_FLOAT, 32, 1}, 0, NULL,
+                                &tensors[i]));
         }
         EXPECT_EQ(0, kill(own.pid, SIGSTOP));
         for (int i = 0; i < NOTES; i++) {

@@ -88,12 +88,11 @@ TEST(every_layout_packs_as_the_plain_copy_does) {
     for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++) {
         for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
             size_t itemsize = layout_itemsize(dtypes[d]);
-            tcx_array_t array = {bytes + (size_t)layouts[l].start * itemsize,
-                                 dtypes[d],
-                                 layouts[l].ndim,
-                                 layouts[l].shape,
-                                 layouts[l].strides,
-                                 0};
+            tcx_array_t array = {.data = bytes + (size_t)layouts[l].start * itemsize,
+                                 .dtype = dtypes[d],
+                                 .ndim = layouts[l].ndim,
+                                 .shape = layouts[l].shape,
+                                 .strides = layouts[l].strides};
             expect_packs(&array);
         }
     }
@@ -114,7 +113,11 @@ TEST(random_layouts_pack_as_the_plain_copy_does) {
             strides[i] = random() % 41 - 20;
             reach += strides[i] < 0 ? -strides[i] * (shape[i] - 1) : 0;
         }
-        tcx_array_t array = {bytes + reach * 4, float32, ndim, shape, strides, 0};
+        tcx_array_t array = {.data = bytes + reach * 4,
+                             .dtype = float32,
+                             .ndim = ndim,
+                             .shape = shape,
+                             .strides = strides};
         expect_packs(&array);
     }
     free(bytes);
@@ -124,7 +127,8 @@ TEST(unaligned_elements_are_copied) {
     char *bytes = numbered(64);
     int64_t shape[1] = {5};
     int64_t strides[1] = {2};
-    tcx_array_t array = {bytes + 1, float32, 1, shape, strides, 0};
+    tcx_array_t array = {
+        .data = bytes + 1, .dtype = float32, .ndim = 1, .shape = shape, .strides = strides};
 
     expect_packs(&array);
     free(bytes);
@@ -134,7 +138,7 @@ TEST(pack_needs_room_of_exactly_the_size) {
     float data[6] = {0};
     float to[7];
     int64_t shape[2] = {2, 3};
-    tcx_array_t array = {data, float32, 2, shape, NULL, 0};
+    tcx_array_t array = {.data = data, .dtype = float32, .ndim = 2, .shape = shape};
 
     EXPECT_EQ(TCX_OK, tcx_array_pack(&array, to, 24));
     EXPECT_EQ(TCX_INVALID, tcx_array_pack(&array, to, 28));
@@ -207,7 +211,7 @@ TEST(a_refused_dtype_is_named) {
 
 TEST(elements_need_data) {
     int64_t shape[1] = {1};
-    tcx_array_t array = {NULL, float32, 1, shape, NULL, 0};
+    tcx_array_t array = {.dtype = float32, .ndim = 1, .shape = shape};
     uint64_t nbytes;
 
     EXPECT_EQ(STATUS_INVALID, layout_check(&array, &nbytes));
@@ -223,10 +227,12 @@ TEST(the_same_memory_and_layout_is_equal_however_it_is_written) {
     int64_t shape[2] = {3, 4};
     int64_t c_order[2] = {4, 1};
     int64_t fortran[2] = {1, 3};
-    tcx_array_t plain = {data, float32, 2, shape, NULL, 0};
-    tcx_array_t written = {data, float32, 2, shape, c_order, 0};
-    tcx_array_t turned = {data, float32, 2, shape, fortran, 0};
-    tcx_array_t later = {data + 1, float32, 2, shape, NULL, 0};
+    tcx_array_t plain = {.data = data, .dtype = float32, .ndim = 2, .shape = shape};
+    tcx_array_t written = {
+        .data = data, .dtype = float32, .ndim = 2, .shape = shape, .strides = c_order};
+    tcx_array_t turned = {
+        .data = data, .dtype = float32, .ndim = 2, .shape = shape, .strides = fortran};
+    tcx_array_t later = {.data = data + 1, .dtype = float32, .ndim = 2, .shape = shape};
 
     EXPECT_EQ(0, layout_compare(&plain, &written));
     EXPECT_TRUE(layout_compare(&plain, &turned) != 0);

@@ -94,7 +94,7 @@ TEST(every_dtype_and_size_comes_back_exactly) {
     }
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            tcx_array_t array = {bytes, dtypes[d], 1, &counts[c], NULL, 0};
+            tcx_array_t array = {.data = bytes, .dtype = dtypes[d], .ndim = 1, .shape = &counts[c]};
             size_t nbytes = (size_t)counts[c] * dtypes[d].bits / 8;
             EXPECT_OK(tcx_put(client, "x", &array, NULL, NULL));
             tcx_tensor_t *tensor = get("x");
@@ -110,9 +110,9 @@ TEST(every_dtype_and_size_comes_back_exactly) {
 
 TEST(scalars_and_empty_shapes_keep_their_shape) {
     static const int64_t empty[3] = {5, 0, 1LL << 40};
-    tcx_array_t none = {NULL, float32, 3, empty, NULL, 0};
+    tcx_array_t none = {.dtype = float32, .ndim = 3, .shape = empty};
     float seven = 7;
-    tcx_array_t scalar = {&seven, float32, 0, NULL, NULL, 0};
+    tcx_array_t scalar = {.data = &seven, .dtype = float32, .ndim = 0};
     tcx_tensor_t *tensor;
 
     given_daemon();
@@ -128,9 +128,9 @@ TEST(scalars_and_empty_shapes_keep_their_shape) {
     EXPECT_EQ(0, tcx_tensor_array(tensor)->ndim);
     EXPECT_EQ(7, floats_of(tensor)[0]);
     tcx_tensor_unref(tensor);
-    EXPECT_OK(tcx_empty(client, float32, 3, empty, &tensor));
+    EXPECT_OK(tcx_empty(client, (tcx_device_t){0}, float32, 3, empty, &tensor));
     tcx_tensor_unref(tensor);
-    EXPECT_OK(tcx_zeros(client, float32, 0, NULL, &tensor));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 0, NULL, &tensor));
     EXPECT_EQ(0, floats_of(tensor)[0]);
     tcx_tensor_unref(tensor);
     end(2);
@@ -141,10 +141,12 @@ TEST(any_layout_is_packed) {
     static float matrix[ROWS * COLUMNS];
     int64_t shape[2] = {COLUMNS, ROWS};
     int64_t transposed[2] = {1, COLUMNS};
-    tcx_array_t large = {matrix, float32, 2, shape, transposed, 0};
+    tcx_array_t large = {
+        .data = matrix, .dtype = float32, .ndim = 2, .shape = shape, .strides = transposed};
     int64_t small_shape[1] = {4};
     int64_t reversed[1] = {-1};
-    tcx_array_t small = {matrix + 3, float32, 1, small_shape, reversed, 0};
+    tcx_array_t small = {
+        .data = matrix + 3, .dtype = float32, .ndim = 1, .shape = small_shape, .strides = reversed};
 
     given_daemon();
     for (int i = 0; i < ROWS * COLUMNS; i++) {
@@ -171,7 +173,7 @@ TEST(memory_born_shared_is_published_as_it_is) {
     int64_t shape[2] = {4, 8};
 
     given_daemon();
-    EXPECT_OK(tcx_zeros(client, float32, 2, shape, &born));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 2, shape, &born));
     EXPECT_OK(tcx_tensor_view(born, float32, 1, shape + 1, 64, 0, &row));
     EXPECT_OK(tcx_put(client, "row", tcx_tensor_array(row), NULL, NULL));
     tcx_tensor_t *got = get("row");
@@ -192,9 +194,13 @@ TEST(a_snapshot_and_a_strided_view_are_copied) {
     tcx_tensor_t *born;
 
     given_daemon();
-    EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){8}, &born));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){8}, &born));
     EXPECT_OK(tcx_put(client, "copy", tcx_tensor_array(born), &snapshot, NULL));
-    tcx_array_t strided = {floats_of(born), float32, 1, (int64_t[]){4}, strides, 0};
+    tcx_array_t strided = {.data = floats_of(born),
+                           .dtype = float32,
+                           .ndim = 1,
+                           .shape = (int64_t[]){4},
+                           .strides = strides};
     EXPECT_OK(tcx_put(client, "strided", &strided, NULL, NULL));
     floats_of(born)[0] = 1;
     tcx_tensor_t *copy = get("copy");
@@ -216,7 +222,7 @@ TEST(private_memory_is_not_copied_when_that_is_forbidden) {
     given_daemon();
     EXPECT_EQ(TCX_EXCHANGE, tcx_put(client, "x", floats_on(&floats, data, 2), &no_copy, NULL));
     EXPECT_TRUE(strstr(tcx_error(), "tcx_empty") != NULL);
-    EXPECT_OK(tcx_empty(client, float32, 1, (int64_t[]){2}, &born));
+    EXPECT_OK(tcx_empty(client, (tcx_device_t){0}, float32, 1, (int64_t[]){2}, &born));
     EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(born), &no_copy, NULL));
     tcx_tensor_unref(born);
     end(1);
@@ -243,7 +249,7 @@ TEST(what_another_client_has_from_the_same_daemon_is_not_copied) {
 
     given_daemon();
     tcx_client_t *other = daemon_client(&own);
-    EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){4}, &tensor));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){4}, &tensor));
     EXPECT_TRUE(!tcx_is_shared(other, floats_of(tensor), 16)); /* with which daemon? */
     EXPECT_OK(tcx_client_connect(other));
     EXPECT_TRUE(tcx_is_shared(other, floats_of(tensor), 16));
@@ -268,7 +274,7 @@ TEST(what_another_client_has_from_the_same_daemon_is_referred_to_by_a_bundle) {
 
     given_daemon();
     tcx_client_t *other = daemon_client(&own);
-    EXPECT_OK(tcx_zeros(other, float32, 1, (int64_t[]){4}, &tensor));
+    EXPECT_OK(tcx_zeros(other, (tcx_device_t){0}, float32, 1, (int64_t[]){4}, &tensor));
     tcx_item_t item = {path, 1, tcx_tensor_array(tensor)};
     EXPECT_OK(tcx_put_bundle(client, NULL, &item, 1, NULL, &bundle));
     tcx_bundle_item(bundle, 0, &keys, &depth, &entry);
@@ -288,7 +294,7 @@ TEST(read_only_is_for_whoever_gets_it_by_that_name_and_what_comes_of_it) {
     tcx_tensor_t *view;
 
     given_daemon();
-    EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){4}, &born));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){4}, &born));
     EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(born), &readonly, NULL));
     EXPECT_OK(tcx_put(client, "y", tcx_tensor_array(born), NULL, NULL));
     tcx_tensor_t *fixed = get("x");
@@ -318,7 +324,7 @@ TEST(a_copy_of_what_is_read_only_is_writable) {
 
     given_daemon();
     EXPECT_OK(tcx_put(client, "x", floats_on(&floats, &data, 1), &readonly, &fixed));
-    EXPECT_OK(tcx_copy(client, tcx_tensor_array(fixed), &copied));
+    EXPECT_OK(tcx_copy(client, tcx_tensor_array(fixed), (tcx_device_t){0}, &copied));
     EXPECT_OK(tcx_put(client, "y", tcx_tensor_array(fixed), &copy, &put));
     EXPECT_TRUE(info_of(fixed).readonly && !info_of(copied).readonly && !info_of(put).readonly);
     tcx_tensor_unref(fixed);
@@ -370,8 +376,10 @@ TEST(bad_arguments_are_refused_and_nothing_is_left) {
     EXPECT_EQ(TCX_INVALID, tcx_put(client, "x", NULL, NULL, &tensor));
     EXPECT_EQ(TCX_INVALID, tcx_put(NULL, "x", array, NULL, &tensor));
     EXPECT_EQ(TCX_INVALID, tcx_get(client, "x", &not_a_number, &tensor, NULL));
-    EXPECT_EQ(TCX_INVALID, tcx_empty(client, float32, 1, (int64_t[]){-1}, &tensor));
-    EXPECT_EQ(TCX_EXCHANGE, tcx_empty(client, (tcx_dtype_t){4, 16, 1}, 0, NULL, &tensor));
+    EXPECT_EQ(TCX_INVALID,
+              tcx_empty(client, (tcx_device_t){0}, float32, 1, (int64_t[]){-1}, &tensor));
+    EXPECT_EQ(TCX_EXCHANGE,
+              tcx_empty(client, (tcx_device_t){0}, (tcx_dtype_t){4, 16, 1}, 0, NULL, &tensor));
     EXPECT_EQ(TCX_NOT_FOUND, tcx_get(client, "x", NULL, &tensor, NULL));
     EXPECT_EQ(TCX_NOT_FOUND, tcx_delete(client, "x"));
     EXPECT_OK(tcx_put(client, "x", array, &exclusive, NULL));
@@ -384,9 +392,10 @@ TEST(more_than_the_capacity_is_out_of_memory_with_numbers) {
     tcx_tensor_t *tensor;
 
     given_daemon();
-    EXPECT_EQ(TCX_OUT_OF_MEMORY, tcx_empty(client, float32, 1, (int64_t[]){1LL << 40}, &tensor));
+    EXPECT_EQ(TCX_OUT_OF_MEMORY,
+              tcx_empty(client, (tcx_device_t){0}, float32, 1, (int64_t[]){1LL << 40}, &tensor));
     EXPECT_TRUE(strpbrk(tcx_error(), "0123456789") != NULL);
-    EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){1 << 20}, &tensor));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){1 << 20}, &tensor));
     tcx_tensor_unref(tensor);
     end(0);
 }
@@ -396,7 +405,7 @@ TEST(views_stay_inside_their_tensor) {
     tcx_tensor_t *view;
 
     given_daemon();
-    EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){4}, &tensor));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){4}, &tensor));
     EXPECT_EQ(TCX_INVALID, tcx_tensor_view(tensor, float32, 1, (int64_t[]){4}, 4, 0, &view));
     EXPECT_EQ(TCX_INVALID, tcx_tensor_view(tensor, float32, 1, (int64_t[]){1}, 2, 0, &view));
     EXPECT_EQ(TCX_INVALID, tcx_tensor_view(tensor, float32, 1, (int64_t[]){0}, 17, 0, &view));
@@ -545,7 +554,7 @@ TEST(clients_are_listed_with_what_they_hold) {
     tcx_daemon_version(client, version, sizeof version);
     EXPECT_STR_EQ("", version);
     tcx_client_t *other = daemon_client(&own);
-    EXPECT_OK(tcx_zeros(other, float32, 1, (int64_t[]){4}, &tensor));
+    EXPECT_OK(tcx_zeros(other, (tcx_device_t){0}, float32, 1, (int64_t[]){4}, &tensor));
     EXPECT_OK(tcx_clients(client, count_peers, counts));
     EXPECT_EQ(1, counts[0]);
     EXPECT_EQ(1, counts[1]);
@@ -581,7 +590,8 @@ TEST(what_the_daemon_destroys_is_unmapped_here) {
     EXPECT_OK(tcx_client_connect(client));
     int before = count_maps();
     for (int i = 0; i < 20; i++) { /* each has a segment of its own */
-        EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){(8 + i) << 20}, &tensor));
+        EXPECT_OK(
+            tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){(8 + i) << 20}, &tensor));
         EXPECT_TRUE(count_maps() > before);
         tcx_tensor_unref(tensor);
     }
@@ -601,7 +611,8 @@ TEST(descriptors_stay_few_however_much_is_mapped) {
     int lowest_free = dup(0);
     close(lowest_free);
     for (int i = 0; i < COUNT; i++) {
-        EXPECT_OK(tcx_zeros(client, float32, 1, (int64_t[]){5 << 20}, &tensors[i]));
+        EXPECT_OK(
+            tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){5 << 20}, &tensors[i]));
     }
     EXPECT_EQ(lowest_free, dup(0));
     close(lowest_free);

@@ -115,7 +115,7 @@ static void *publish_by_address(void *argument) {
         tcx_tensor_t *got;
         tcx_info_t info;
         char name[16];
-        EXPECT_OK(tcx_zeros(worker->client, dtype, 1, shape, &born));
+        EXPECT_OK(tcx_zeros(worker->client, (tcx_device_t){0}, dtype, 1, shape, &born));
         snprintf(name, sizeof name, "born%d", worker->number);
         EXPECT_OK(tcx_put(worker->client, name, tcx_tensor_array(born), NULL, &put));
         EXPECT_TRUE(floats_of(born) == floats_of(put));

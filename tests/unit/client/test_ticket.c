@@ -55,7 +55,7 @@ static tcx_tensor_t *numbers(tcx_client_t *from, int64_t count) {
     tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
     tcx_tensor_t *tensor;
 
-    EXPECT_OK(tcx_empty(from, float32, 1, &count, &tensor));
+    EXPECT_OK(tcx_empty(from, (tcx_device_t){0}, float32, 1, &count, &tensor));
     for (int64_t i = 0; i < count; i++) {
         floats_of(tensor)[i] = (float)i;
     }
@@ -222,7 +222,7 @@ TEST(scalars_and_empty_shapes_travel) {
     tcx_tensor_t *made;
 
     given_daemon();
-    EXPECT_OK(tcx_zeros(client, int64, 0, NULL, &made));
+    EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, int64, 0, NULL, &made));
     struct ticket ticket = ticket_of(client, made);
     tcx_tensor_unref(made);
     tcx_tensor_t *redeemed = redeem(&ticket);
@@ -230,7 +230,7 @@ TEST(scalars_and_empty_shapes_travel) {
     EXPECT_EQ(0, *(int64_t *)tcx_tensor_array(redeemed)->data);
     tcx_tensor_unref(redeemed);
 
-    EXPECT_OK(tcx_empty(client, int64, 3, shape, &made));
+    EXPECT_OK(tcx_empty(client, (tcx_device_t){0}, int64, 3, shape, &made));
     ticket = ticket_of(client, made);
     tcx_tensor_unref(made);
     redeemed = redeem(&ticket);

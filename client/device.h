@@ -1,0 +1,6 @@
+/*
+ * device.h - CUDA devices as this process sees them
+ */
+#pragma once
+
+#include "tensorcx.h"
