@@ -8,15 +8,13 @@
 #include "storage.h"
 
 struct channel_buffer *channel_buffer_create(struct seat *seat) {
-    struct channel_buffer *buffer = calloc(1, sizeof *buffer);
+    struct channel_buffer *buffer = malloc(sizeof *buffer); /* faster than calloc(): cached */
 
     if (!buffer) {
         error_plain(STATUS_OUT_OF_MEMORY);
         return NULL;
     }
-    atomic_init(&buffer->refs, 1);
-    atomic_init(&buffer->state, BUFFER_SENT);
-    buffer->seat = seat_ref(seat);
+    *buffer = (struct channel_buffer){.refs = 1, .state = BUFFER_SENT, .seat = seat_ref(seat)};
     return buffer;
 }
 

@@ -12,17 +12,20 @@
 struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
                                  const struct name_tag *tag) {
     size_t ndim = (size_t)array->ndim;
-    struct tcx_tensor *tensor = calloc(1, sizeof *tensor + 2 * ndim * sizeof(int64_t));
+    char *name = tag && tag->name ? strdup(tag->name) : NULL;
+    struct tcx_tensor *tensor = malloc(sizeof *tensor + 2 * ndim * sizeof(int64_t));
 
-    if (!tensor || (tag && tag->name && !(tensor->name = strdup(tag->name)))) {
+    if (!tensor || (tag && tag->name && !name)) {
+        free(name);
         free(tensor);
         error_plain(STATUS_OUT_OF_MEMORY);
         return NULL;
     }
-    atomic_init(&tensor->refs, 1);
-    tensor->nbytes = nbytes;
-    tensor->version = tag ? tag->version : 0;
-    tensor->array = *array;
+    *tensor = (struct tcx_tensor){.refs = 1,
+                                  .nbytes = nbytes,
+                                  .version = tag ? tag->version : 0,
+                                  .name = name,
+                                  .array = *array};
     tensor->array.readonly = 0;
     tensor->array.device = (tcx_device_t){TCX_CPU, 0};
     tensor->array.stream = 0;
