@@ -1,7 +1,8 @@
-/* channel.c - _core.Channel: one handle of a queue, of a topic, or of a subscription to one */
+/* channel.c - _core.Channel: one handle of a queue, of a topic, or of a subscription to one; what
+ * is sent and received is in sender.c and receiver.c */
 #include "core.h"
 
-static tcx_channel_t *channel_of(PyObject *self) {
+tcx_channel_t *channel_of(PyObject *self) {
     return ((struct channel_object *)self)->channel;
 }
 
@@ -110,136 +111,6 @@ static PyObject *channel_shutdown(CORE_METHOD_ARGUMENTS) {
     status = tcx_channel_shutdown(channel_of(self));
     CORE_END_ASKING
     return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
-}
-
-/* ----------------------------------------------------------------------------------- sending */
-
-/* _loan(shape: tuple, format: str, timeout: float) */
-static PyObject *channel_loan(CORE_METHOD_ARGUMENTS) {
-    struct core_state *state = core_state(type);
-    int64_t shape[TCX_NDIM_MAX];
-    int32_t ndim;
-    tcx_dtype_t dtype;
-    if (!core_args(3, nargs, kwnames) || shape_from_python(args[0], shape, &ndim) < 0 ||
-        dtype_from_python(state, args[1], &dtype) < 0)
-        return NULL;
-    double timeout = PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred())
-        return NULL;
-    tcx_tensor_t *tensor;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_channel_loan(channel_of(self), dtype, ndim, shape, timeout, &tensor);
-    CORE_END_ASKING
-    if (status)
-        return core_raise(state, status);
-    PyObject *loan = tensor_wrap(state, ((struct channel_object *)self)->client, tensor);
-    if (loan)
-        ((struct tensor_object *)loan)->channel = Py_NewRef(self);
-    return loan;
-}
-
-/* A loan goes as it is, and its handle ends. */
-static PyObject *send_loan(struct core_state *state, PyObject *self, PyObject *loan,
-                           double timeout) {
-    tcx_tensor_t *tensor = tcx_tensor_ref(tensor_get(loan));
-    int status;
-    if (!tensor)
-        return NULL;
-    CORE_BEGIN_ASKING
-    status = tcx_channel_send_loan(channel_of(self), tensor, timeout);
-    CORE_END_ASKING
-    if (status)
-        core_raise(state, status);
-    else
-        tensor_end(loan);
-    core_tensor_unref(tensor);
-    return status ? NULL : Py_NewRef(Py_None);
-}
-
-/* _send(source, timeout: float) */
-static PyObject *channel_send(CORE_METHOD_ARGUMENTS) {
-    struct core_state *state = core_state(type);
-    struct source source;
-    if (!core_args(2, nargs, kwnames))
-        return NULL;
-    double timeout = PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred())
-        return NULL;
-    if (PyObject_TypeCheck(args[0], state->tensor_type) &&
-        ((struct tensor_object *)args[0])->channel == self)
-        return send_loan(state, self, args[0], timeout);
-    if (source_open(state, args[0], &source) < 0)
-        return NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_channel_send(channel_of(self), &source.array, timeout);
-    CORE_END_ASKING
-    if (status)
-        core_raise(state, status);
-    source_close(&source);
-    return status ? NULL : Py_NewRef(Py_None);
-}
-
-/* _send_bundle(items: list[tuple[path, source | None]], timeout: float) */
-static PyObject *channel_send_bundle(CORE_METHOD_ARGUMENTS) {
-    struct core_state *state = core_state(type);
-    struct items items;
-    if (!core_args(2, nargs, kwnames))
-        return NULL;
-    double timeout = PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred() || items_open(state, args[0], &items) < 0)
-        return NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_channel_send_bundle(channel_of(self), items.items, items.count, timeout);
-    CORE_END_ASKING
-    if (status)
-        core_raise(state, status);
-    items_close(&items);
-    return status ? NULL : Py_NewRef(Py_None);
-}
-
-/* --------------------------------------------------------------------------------- receiving */
-
-/* The next message. NULL and an exception; where nothing came in time, *ret_status is TCX_TIMEOUT
- * and no exception is set. */
-static PyObject *receive(struct core_state *state, PyObject *self, double timeout, double spin_us,
-                         int *ret_status) {
-    PyObject *client = ((struct channel_object *)self)->client;
-    tcx_tensor_t *tensor = NULL;
-    tcx_bundle_t *bundle = NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_channel_recv(channel_of(self), timeout, spin_us, &tensor, &bundle);
-    CORE_END_ASKING
-    *ret_status = status;
-    if (status)
-        return status == TCX_TIMEOUT ? NULL : core_raise(state, status);
-    return tensor ? tensor_wrap(state, client, tensor) : bundle_wrap(state, client, bundle);
-}
-
-/* _recv(timeout: float, spin_us: float) */
-static PyObject *channel_recv(CORE_METHOD_ARGUMENTS) {
-    struct core_state *state = core_state(type);
-    if (!core_args(2, nargs, kwnames))
-        return NULL;
-    double timeout = PyFloat_AsDouble(args[0]), spin_us = PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred())
-        return NULL;
-    int status;
-    PyObject *message = receive(state, self, timeout, spin_us, &status);
-    return status == TCX_TIMEOUT ? core_raise(state, status) : message;
-}
-
-/* _try_recv(): None when there is no message */
-static PyObject *channel_try_recv(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    if (!core_args(0, nargs, kwnames))
-        return NULL;
-    int status;
-    PyObject *message = receive(core_state(type), self, 0, 0, &status);
-    return status == TCX_TIMEOUT ? Py_NewRef(Py_None) : message;
 }
 
 /* ------------------------------------------------------------------------------------ looking */
@@ -358,11 +229,6 @@ static PyMethodDef methods[] = {
      "ChannelClosed. What was received stays valid, and others go on."},
     CORE_METHOD("_shutdown", channel_shutdown, NULL),
     CORE_METHOD("_subscribe", channel_subscribe, NULL),
-    CORE_METHOD("_loan", channel_loan, NULL),
-    CORE_METHOD("_send", channel_send, NULL),
-    CORE_METHOD("_send_bundle", channel_send_bundle, NULL),
-    CORE_METHOD("_recv", channel_recv, NULL),
-    CORE_METHOD("_try_recv", channel_try_recv, NULL),
     CORE_METHOD("_info", channel_info, NULL),
     CORE_METHOD("_holders", channel_holders, NULL),
     {NULL, NULL, 0, NULL},

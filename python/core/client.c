@@ -203,7 +203,7 @@ static PyObject *client_put_bundle(CORE_METHOD_ARGUMENTS) {
 
 /* ------------------------------------------------------------------------------------- names */
 
-/* _get(name: str, timeout: float, newer_than: int, readonly: bool) */
+/* _get(name: str, timeout: float | None, newer_than: int, readonly: bool) */
 static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
     tcx_client_t *client = client_usable(self);
@@ -213,11 +213,10 @@ static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
     if (!name)
         return NULL;
     tcx_get_options_t options = {
-        .timeout = PyFloat_AsDouble(args[1]),
         .newer_than = PyLong_AsUnsignedLongLong(args[2]),
         .readonly = args[3] == Py_True,
     };
-    if (PyErr_Occurred())
+    if (PyErr_Occurred() || !timeout_from_python(args[1], &options.timeout))
         return NULL;
     tcx_tensor_t *tensor = NULL;
     tcx_bundle_t *bundle = NULL;

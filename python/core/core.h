@@ -1,11 +1,11 @@
 /*
  * core.h - tensorcx._core: the C half of the Python package, over libtensorcx
  *
- * Four types, one C file each: Client, Tensor, Bundle, Channel. An object holds one reference on an
- * object of the library and adds what needs C: the buffer protocol, DLPack capsules, waiting
- * without the GIL. What users see are subclasses written in Python; register() tells us which, so
- * that whatever makes a tensor here makes one of theirs. Knows the public header and the limited
- * API of Python 3.11 only.
+ * A type has a C file: Client, Tensor, Bundle, Channel with Sender and Receiver. An object holds
+ * one reference on an object of the library and adds what needs C: the buffer protocol, DLPack
+ * capsules, waiting without the GIL, and whatever is done for every message. What users see are
+ * subclasses written in Python; register() tells us which, so that whatever makes a tensor here
+ * makes one of theirs. Knows the public header and the limited API of Python 3.11 only.
  *
  * Methods that begin with "_" are for the Python half, which has checked types and number of their
  * arguments; values are checked here or by the library.
@@ -22,16 +22,23 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed over as
 /* ------------------------------------------------------------------------------------ module */
 
 struct core_state {
-    PyTypeObject *client_type;  /* owned */
-    PyTypeObject *tensor_type;  /* owned */
-    PyTypeObject *bundle_type;  /* owned */
-    PyTypeObject *channel_type; /* owned */
-    PyObject *tensor_class; /* owned: the Python subclass of tensor_type; NULL before register() */
-    PyObject *bundle_class; /* owned: the Python subclass of bundle_type */
-    PyObject *errors;       /* owned: tuple of exception classes, index is a tcx_status */
+    PyTypeObject *client_type; /* owned, like all that follow */
+    PyTypeObject *tensor_type;
+    PyTypeObject *bundle_type;
+    PyTypeObject *channel_type;
+    PyTypeObject *sender_type; /* these two are subclasses of channel_type */
+    PyTypeObject *receiver_type;
+    /* of the Python half; NULL before register() */
+    PyObject *tensor_class; /* the subclass of tensor_type */
+    PyObject *bundle_class; /* the subclass of bundle_type */
+    PyObject *errors;       /* tuple of exception classes, index is a tcx_status */
+    PyObject *formats;      /* dict: formats of dtypes as they are mostly said */
+    PyObject *format_of;    /* of any other dtype */
+    PyObject *shape_of;     /* a tuple, of a shape that is none */
+    PyObject *message_of;   /* a source, or a list of items, of what is no tensor */
 };
 
-/* The state of the module that made `type`, which must be one of its four types. */
+/* The state of the module that made `type`, which must be one of its types. */
 struct core_state *core_state(PyTypeObject *type);
 
 /* A method that is told the type it was found in, and so finds the module's state. */
@@ -43,8 +50,27 @@ struct core_state *core_state(PyTypeObject *type);
 #define CORE_METHOD_ARGUMENTS \
     PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
 
+/* ------------------------------------------------------------------------------- arguments.c */
+
 /* True if there are exactly `wanted` positional arguments; else false and TypeError. */
 int core_args(Py_ssize_t wanted, Py_ssize_t nargs, PyObject *kwnames);
+
+enum { ARGUMENTS_MAX = 4 };
+
+struct arguments {
+    const char *function;
+    const char *names[ARGUMENTS_MAX]; /* as they may be said by keyword */
+    Py_ssize_t positional;            /* the first ones may be said by position */
+    Py_ssize_t required;              /* and of those the first ones must be said */
+};
+
+/* Values in the order of names, borrowed; NULL: not said. Keywords need not be interned. True, or
+ * false and TypeError. */
+int core_arguments(const struct arguments *what, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames, PyObject *ret_values[ARGUMENTS_MAX]);
+
+/* Seconds as the library takes them; NULL and None: for ever. True, or false and ValueError. */
+int timeout_from_python(PyObject *value, double *ret_timeout);
 
 /* --------------------------------------------------------------------------- without the GIL
  *
@@ -186,7 +212,7 @@ tcx_bundle_t *bundle_get(PyObject *self);
 /* The Bundle that owns `bundle`, also on failure. */
 PyObject *bundle_wrap(struct core_state *state, PyObject *client, tcx_bundle_t *bundle);
 
-/* --------------------------------------------------------------------------------- channel.c */
+/* --------------------------------------------------------- channel.c, sender.c, receiver.c */
 
 struct channel_object {
     PyObject_HEAD
@@ -196,7 +222,9 @@ struct channel_object {
     int is_closed;
 };
 
-extern PyType_Spec channel_spec;
+extern PyType_Spec channel_spec, sender_spec, receiver_spec;
+
+tcx_channel_t *channel_of(PyObject *self);
 
 /* Client._channel(class: type, name: str, flags: int, capacity: int, buffers: int,
  * participants: int, nbytes: int): a handle; `class` is a subclass of _core.Channel. */

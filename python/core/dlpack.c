@@ -63,37 +63,17 @@ struct request {
     PyObject *stream, *max_version, *dl_device, *copy; /* borrowed; None: not given */
 };
 
-/* Sorts keywords by value: they need not be interned. 0, or -1 and TypeError. */
+/* 0, or -1 and TypeError. */
 static int request_read(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                         struct request *ret_request) {
-    struct request request = {Py_None, Py_None, Py_None, Py_None};
-    const struct {
-        const char *name;
-        PyObject **value;
-    } keywords[] = {
-        {"stream", &request.stream},
-        {"max_version", &request.max_version},
-        {"dl_device", &request.dl_device},
-        {"copy", &request.copy},
-    };
-    if (nargs) {
-        PyErr_SetString(PyExc_TypeError, "__dlpack__() takes keyword arguments only");
+    static const struct arguments what = {
+        "__dlpack__", {"stream", "max_version", "dl_device", "copy"}, 0, 0};
+    PyObject *said[ARGUMENTS_MAX];
+    if (!core_arguments(&what, args, nargs, kwnames, said))
         return -1;
-    }
-    Py_ssize_t count = kwnames ? PyTuple_Size(kwnames) : 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *name = PyTuple_GetItem(kwnames, i);
-        size_t k = 0;
-        while (k < 4 && PyUnicode_CompareWithASCIIString(name, keywords[k].name))
-            k++;
-        if (k == 4) {
-            PyErr_Format(PyExc_TypeError, "__dlpack__() got an unexpected keyword argument %R",
-                         name);
-            return -1;
-        }
-        *keywords[k].value = args[i];
-    }
-    *ret_request = request;
+    for (int i = 0; i < ARGUMENTS_MAX; i++)
+        said[i] = said[i] ? said[i] : Py_None;
+    *ret_request = (struct request){said[0], said[1], said[2], said[3]};
     return 0;
 }
 

@@ -7,34 +7,30 @@ struct core_state *core_state(PyTypeObject *type) {
     return PyType_GetModuleState(type);
 }
 
-int core_args(Py_ssize_t wanted, Py_ssize_t nargs, PyObject *kwnames) {
-    if (nargs == wanted && (!kwnames || PyTuple_Size(kwnames) == 0))
-        return 1;
-    PyErr_Format(PyExc_TypeError, "expected %zd positional arguments", wanted);
-    return 0;
-}
-
-/* register(tensor: type, bundle: type, errors: tuple): from here on tensors and bundles can be
- * made. */
+/* register(tensor: type, bundle: type, errors: tuple, formats: dict, format_of, shape_of,
+ * message_of): from here on tensors and bundles can be made. */
 static PyObject *core_register(PyObject *module, PyObject *args) {
     struct core_state *state = PyModule_GetState(module);
-    PyObject *tensor, *bundle, *errors;
-    if (!PyArg_ParseTuple(args, "OOO!:register", &tensor, &bundle, &PyTuple_Type, &errors))
+    PyObject *new[7];
+    if (!PyArg_ParseTuple(args, "OOO!O!OOO:register", &new[0], &new[1], &PyTuple_Type, &new[2],
+                          &PyDict_Type, &new[3], &new[4], &new[5], &new[6]))
         return NULL;
-    int tensor_fits = PyObject_IsSubclass(tensor, (PyObject *)state->tensor_type);
-    int bundle_fits = PyObject_IsSubclass(bundle, (PyObject *)state->bundle_type);
+    int tensor_fits = PyObject_IsSubclass(new[0], (PyObject *)state->tensor_type);
+    int bundle_fits = PyObject_IsSubclass(new[1], (PyObject *)state->bundle_type);
     if (tensor_fits < 0 || bundle_fits < 0)
         return NULL;
-    if (!tensor_fits || !bundle_fits || PyTuple_Size(errors) != TCX_DEVICE + 1) {
+    if (!tensor_fits || !bundle_fits || PyTuple_Size(new[2]) != TCX_DEVICE + 1) {
         PyErr_SetString(PyExc_TypeError, "register(): not what belongs to this module");
         return NULL;
     }
-    PyObject *old[] = {state->tensor_class, state->bundle_class, state->errors};
-    state->tensor_class = Py_NewRef(tensor);
-    state->bundle_class = Py_NewRef(bundle);
-    state->errors = Py_NewRef(errors);
-    for (int i = 0; i < 3; i++)
-        Py_XDECREF(old[i]);
+    PyObject **places[] = {&state->tensor_class, &state->bundle_class, &state->errors,
+                           &state->formats,      &state->format_of,    &state->shape_of,
+                           &state->message_of};
+    for (int i = 0; i < 7; i++) {
+        PyObject *old = *places[i];
+        *places[i] = Py_NewRef(new[i]);
+        Py_XDECREF(old);
+    }
     Py_RETURN_NONE;
 }
 
@@ -43,17 +39,21 @@ static PyObject *core_version(PyObject *module, PyObject *unused) {
     return PyUnicode_FromString(tcx_version());
 }
 
-static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **ret_type) {
-    *ret_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+/* `base` may be NULL. */
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base,
+                    PyTypeObject **ret_type) {
+    *ret_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
     return *ret_type ? PyModule_AddType(module, *ret_type) : -1;
 }
 
 static int core_exec(PyObject *module) {
     struct core_state *state = PyModule_GetState(module);
-    if (add_type(module, &client_spec, &state->client_type) < 0 ||
-        add_type(module, &tensor_spec, &state->tensor_type) < 0 ||
-        add_type(module, &bundle_spec, &state->bundle_type) < 0 ||
-        add_type(module, &channel_spec, &state->channel_type) < 0)
+    if (add_type(module, &client_spec, NULL, &state->client_type) < 0 ||
+        add_type(module, &tensor_spec, NULL, &state->tensor_type) < 0 ||
+        add_type(module, &bundle_spec, NULL, &state->bundle_type) < 0 ||
+        add_type(module, &channel_spec, NULL, &state->channel_type) < 0 ||
+        add_type(module, &sender_spec, state->channel_type, &state->sender_type) < 0 ||
+        add_type(module, &receiver_spec, state->channel_type, &state->receiver_type) < 0)
         return -1;
 
     static const struct {
@@ -78,9 +78,15 @@ static int core_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->tensor_type);
     Py_VISIT(state->bundle_type);
     Py_VISIT(state->channel_type);
+    Py_VISIT(state->sender_type);
+    Py_VISIT(state->receiver_type);
     Py_VISIT(state->tensor_class);
     Py_VISIT(state->bundle_class);
     Py_VISIT(state->errors);
+    Py_VISIT(state->formats);
+    Py_VISIT(state->format_of);
+    Py_VISIT(state->shape_of);
+    Py_VISIT(state->message_of);
     return 0;
 }
 
@@ -90,9 +96,15 @@ static int core_clear(PyObject *module) {
     Py_CLEAR(state->tensor_type);
     Py_CLEAR(state->bundle_type);
     Py_CLEAR(state->channel_type);
+    Py_CLEAR(state->sender_type);
+    Py_CLEAR(state->receiver_type);
     Py_CLEAR(state->tensor_class);
     Py_CLEAR(state->bundle_class);
     Py_CLEAR(state->errors);
+    Py_CLEAR(state->formats);
+    Py_CLEAR(state->format_of);
+    Py_CLEAR(state->shape_of);
+    Py_CLEAR(state->message_of);
     return 0;
 }
 

@@ -14,6 +14,7 @@ from tensorcx import _platform
 _platform.check()
 
 from tensorcx import _core, _multiprocessing  # noqa: E402
+from tensorcx._arguments import shape_of  # noqa: E402
 from tensorcx._bundle import Bundle  # noqa: E402
 from tensorcx._channel import Queue, Subscription, Topic  # noqa: E402
 from tensorcx._client import Client, Entry  # noqa: E402
@@ -42,6 +43,7 @@ from tensorcx._default import (  # noqa: E402
     topic,
     zeros,
 )
+from tensorcx._dtypes import KNOWN, format_of  # noqa: E402
 from tensorcx._errors import (  # noqa: E402
     BY_STATUS,
     ChannelClosed,
@@ -57,6 +59,7 @@ from tensorcx._errors import (  # noqa: E402
     Timeout,
 )
 from tensorcx._ref import Ref  # noqa: E402
+from tensorcx._sources import message_of  # noqa: E402
 from tensorcx._tensor import Tensor  # noqa: E402
 
 __version__ = _core.version()
@@ -107,7 +110,7 @@ __all__ = [
 ]
 
 # The C half makes these, and raises those.
-_core.register(Tensor, Bundle, BY_STATUS)
+_core.register(Tensor, Bundle, BY_STATUS, KNOWN, format_of, shape_of, message_of)
 _multiprocessing.register()
 
 for _name in __all__:

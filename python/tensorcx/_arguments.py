@@ -25,20 +25,12 @@ def shape_of(shape: Shape) -> tuple[SupportsIndex, ...]:
 
 
 def ttl_of(value: float) -> float:
-    seconds = _seconds(value)
-    if not seconds > 0:
+    try:
+        seconds = math.nan if isinstance(value, (str, bytes, bytearray)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
         raise ValueError(f"ttl must be a positive number of seconds or None, not {value!r}")
-    return seconds
-
-
-def timeout_of(value: float | None) -> float:
-    """As the library takes it: negative waits for ever."""
-    if value is None:
-        return -1.0
-    seconds = _seconds(value)
-    if not seconds >= 0:
-        wanted = "0 (at once), a number of seconds or None (waits for ever)"
-        raise ValueError(f"timeout must be {wanted}, not {value!r}")
     return seconds
 
 
@@ -53,12 +45,3 @@ def count_of(value: int | None, what: str, most: int = (1 << 32) - 1) -> int:
     if not 0 < count <= most:
         raise ValueError(f"{what} must be an int from 1 to {most:,} or None, not {value!r}")
     return count
-
-
-def _seconds(value: float) -> float:
-    """NaN if it is no finite number."""
-    try:
-        seconds = math.nan if isinstance(value, (str, bytes, bytearray)) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    return seconds if math.isfinite(seconds) else math.nan

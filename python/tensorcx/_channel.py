@@ -4,19 +4,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self, TypedDict, cast
 
-import numpy as np
-from numpy.typing import DTypeLike
-
 from tensorcx import _core
-from tensorcx._arguments import Shape, count_of, shape_of, timeout_of
-from tensorcx._dtypes import DTYPES, format_of
+from tensorcx._arguments import count_of
 from tensorcx._errors import ChannelClosed
 from tensorcx._sources import Path, Source, items_of, source_of
-from tensorcx._tensor import Tensor
 
 Overflow = Literal["block", "drop_oldest"]
-
-_DTYPES = frozenset(DTYPES.values())
 
 
 class Holder(TypedDict):
@@ -101,37 +94,8 @@ class _Handle(_core.Channel):
         return f"{type(self).__name__}({self.name!r}{closed})"
 
 
-class _Sender(_Handle):
+class _Sender(_Handle, _core.Sender):
     __slots__ = ()
-
-    def send(self, x: Any, timeout: float | None = None) -> None:
-        """Sends a tensor, or a mapping as a bundle: whatever put() takes.
-
-        An array is copied once, into a buffer of the channel. A loan() goes without a copy, and
-        its handle is closed. What is shared already and contiguous goes by reference (later writes
-        show), and so does what does not fit a buffer. `x` may be changed or dropped afterwards.
-
-        Waits while the channel is full: for ever, `timeout` seconds, or with 0 not at all; then
-        Timeout says who is in the way. ChannelClosed once it was shut down; DaemonLost.
-        """
-        seconds = -1.0 if timeout is None else timeout_of(timeout)
-        kind = type(x)
-        if kind is Tensor or (kind is np.ndarray and x.dtype in _DTYPES):
-            self._send(x, seconds)
-        elif isinstance(x, Mapping):
-            self._send_bundle(list(items_of(x)), seconds)
-        else:
-            self._send(source_of(x), seconds)
-
-    def loan(self, shape: Shape, dtype: DTypeLike = float, timeout: float | None = None) -> Tensor:
-        """A tensor in a buffer of the channel, to be filled in place and given to send().
-
-        It shows old bytes. Dropped or closed without being sent, its buffer is free again; once it
-        was sent its memory is the receivers': views of it must not be written any more. ValueError
-        if it is larger than a buffer; the first loan or message gives the channel its size,
-        OutOfMemory if there is none for all buffers. Waits for a free buffer as send() does.
-        """
-        return self._loan(shape_of(shape), format_of(dtype), timeout_of(timeout))
 
     def shutdown(self) -> None:
         """Ends the channel for everybody.
@@ -150,31 +114,14 @@ class _Sender(_Handle):
         return _join, (type(self), os.path.abspath(self._client.socket), self.name, *settings)
 
 
-class _Receiver(_Handle):
+class _Receiver(_Handle, _core.Receiver):
     __slots__ = ()
-
-    def recv(self, timeout: float | None = None, *, spin_us: float = 0) -> Any:
-        """The next message, a Tensor or a Bundle.
-
-        It lies in a buffer of the channel, which is free again when the tensor and all its views
-        are gone, on whatever thread. Of a topic's message all subscribers have the same memory:
-        `x.copy()` keeps or changes it. What came by reference is an ordinary shared tensor.
-
-        Waits for ever, `timeout` seconds, or with 0 not at all; then Timeout. `spin_us`: for how
-        many microseconds to look with all the processor's might before sleeping. ChannelClosed
-        when the channel was shut down and nothing is left, or this handle was closed; DaemonLost.
-        """
-        return self._recv(-1.0 if timeout is None else timeout_of(timeout), spin_us)
-
-    def try_recv(self) -> Any:
-        """The next message, or None if there is none now; otherwise as recv()."""
-        return self._try_recv()
 
     def __iter__(self) -> Iterator[Any]:
         """Messages as they come, until the channel is shut down and nothing is left."""
         try:
             while True:
-                yield self._recv(-1.0, 0.0)
+                yield self.recv()
         except ChannelClosed:
             if not self._info()["is_shut_down"]:  # a handle that is closed is no quiet end
                 raise

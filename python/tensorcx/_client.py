@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tensorcx import _core, _safetensors
-from tensorcx._arguments import Shape, count_of, shape_of, timeout_of, ttl_of
+from tensorcx._arguments import Shape, count_of, shape_of, ttl_of
 from tensorcx._bundle import Bundle
 from tensorcx._channel import (
     ChannelEntry,
@@ -22,7 +22,7 @@ from tensorcx._channel import (
 )
 from tensorcx._dtypes import DTYPES, EXCHANGED, format_of
 from tensorcx._errors import ExchangeError, NotFound
-from tensorcx._sources import as_array, bounds_of, items_of, source_of, view_of
+from tensorcx._sources import as_array, bounds_of, items_of, message_of, source_of, view_of
 from tensorcx._tensor import Tensor
 
 _DLPACK_VERSION = (1, 3)
@@ -179,9 +179,10 @@ class Client(_core.Client):
         if exclusive:
             flags |= _core.PUT_EXCLUSIVE
         seconds = 0.0 if ttl is None else ttl_of(ttl)
-        if isinstance(value, Mapping):
-            return self._put_bundle(name, list(items_of(value)), flags, seconds)
-        return self._put(name, source_of(value), flags, seconds)
+        message = message_of(value)
+        if isinstance(message, list):
+            return self._put_bundle(name, message, flags, seconds)
+        return self._put(name, message, flags, seconds)
 
     def put_safetensors(
         self,
@@ -232,7 +233,7 @@ class Client(_core.Client):
         `newer_than=version` wants a later version than that one. `readonly`: this handle does not
         want to write.
         """
-        return self._get(name, timeout_of(timeout), _version(newer_than), bool(readonly))
+        return self._get(name, timeout, _version(newer_than), bool(readonly))
 
     def exists(self, name: str) -> bool:
         """Whether there is a tensor or bundle under this name.

@@ -1,8 +1,11 @@
+from collections.abc import Callable
 from os import PathLike
 from typing import Any, SupportsIndex, TypeVar
 
 from numpy import dtype
+from numpy.typing import DTypeLike
 
+from tensorcx._arguments import Shape
 from tensorcx._bundle import Bundle as _PyBundle
 from tensorcx._client import Client as _PyClient
 from tensorcx._sources import Source
@@ -20,9 +23,17 @@ CHANNEL_TOPIC: int
 CHANNEL_DROP_OLDEST: int
 
 _Channel = TypeVar("_Channel", bound=Channel)
+_Items = list[tuple[tuple[str, ...], Source | None]]
 
 def register(
-    tensor: type[Tensor], bundle: type[Bundle], errors: tuple[type[BaseException], ...], /
+    tensor: type[Tensor],
+    bundle: type[Bundle],
+    errors: tuple[type[BaseException], ...],
+    formats: dict[Any, str],
+    format_of: Callable[[DTypeLike], str],
+    shape_of: Callable[[Shape], tuple[SupportsIndex, ...]],
+    message_of: Callable[[Any], Source | _Items],
+    /,
 ) -> None: ...
 def version() -> str: ...
 
@@ -45,13 +56,13 @@ class Client:
     def _put_bundle(
         self,
         name: str | None,
-        items: list[tuple[tuple[str, ...], Source | None]],
+        items: _Items,
         flags: int,
         ttl: float,
         /,
     ) -> _PyBundle: ...
     def _get(
-        self, name: str, timeout: float, newer_than: int, readonly: bool, /
+        self, name: str, timeout: float | None, newer_than: int, readonly: bool, /
     ) -> _PyTensor | _PyBundle: ...
     def _stat(self, name: str, /) -> list[dict[str, Any]]: ...
     def _list(self, prefix: str, names_only: bool, /) -> list[Any]: ...
@@ -150,14 +161,15 @@ class Channel:
     def close(self) -> None: ...
     def _shutdown(self) -> None: ...
     def _subscribe(self, cls: type[_Channel], latest: bool, /) -> _Channel: ...
-    def _loan(
-        self, shape: tuple[SupportsIndex, ...], format: str, timeout: float, /
-    ) -> _PyTensor: ...
-    def _send(self, source: Source, timeout: float, /) -> None: ...
-    def _send_bundle(
-        self, items: list[tuple[tuple[str, ...], Source | None]], timeout: float, /
-    ) -> None: ...
-    def _recv(self, timeout: float, spin_us: float, /) -> _PyTensor | _PyBundle: ...
-    def _try_recv(self) -> _PyTensor | _PyBundle | None: ...
     def _info(self) -> dict[str, Any]: ...
     def _holders(self) -> list[dict[str, Any]]: ...
+
+class Sender(Channel):
+    def send(self, x: Any, timeout: float | None = None) -> None: ...
+    def loan(
+        self, shape: Shape, dtype: DTypeLike = ..., timeout: float | None = None
+    ) -> _PyTensor: ...
+
+class Receiver(Channel):
+    def recv(self, timeout: float | None = None, *, spin_us: float = 0) -> Any: ...
+    def try_recv(self) -> Any: ...

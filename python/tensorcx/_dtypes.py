@@ -27,7 +27,7 @@ _NAMES = {
 DTYPES: dict[str, np.dtype[Any]] = {format: np.dtype(name) for format, name in _NAMES.items()}
 _FORMATS = {dtype: format for format, dtype in DTYPES.items()}
 # However a program says it most often, at the cost of one look.
-_KNOWN: dict[Any, str] = {
+KNOWN: dict[Any, str] = {
     said: format
     for dtype, format in _FORMATS.items()
     for said in (dtype, dtype.name, dtype.str[1:], dtype.type)
@@ -40,7 +40,7 @@ EXCHANGED = frozenset(map(np.dtype, ("bool", "int32", "float32")))
 def format_of(dtype: DTypeLike) -> str:
     """The format of a dtype; ExchangeError for one that shared memory does not know."""
     try:
-        return _KNOWN[dtype]
+        return KNOWN[dtype]
     except (KeyError, TypeError):
         pass
     known = np.dtype(dtype)

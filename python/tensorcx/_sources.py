@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorcx import _core
-from tensorcx._dtypes import format_of
+from tensorcx._dtypes import DTYPES, format_of
 from tensorcx._errors import ExchangeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -16,6 +16,7 @@ Path = tuple[str, ...]
 
 _CPU, _CUDA_HOST = 1, 3  # DLPack device types whose memory NumPy can read
 _DEPTH_MAX = 64
+_DTYPES = frozenset(DTYPES.values())
 
 
 def address_of(array: Array) -> int:
@@ -98,6 +99,13 @@ def source_of(value: object) -> Source:
     array = as_array(value)
     format_of(array.dtype)
     return array
+
+
+def message_of(value: Any) -> "Source | list[tuple[Path, Source | None]]":
+    """The same; of a mapping, a list of its items."""
+    if type(value) is np.ndarray and value.dtype in _DTYPES:
+        return value
+    return list(items_of(value)) if isinstance(value, Mapping) else source_of(value)
 
 
 def items_of(mapping: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Source | None]]:

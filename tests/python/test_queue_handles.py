@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import math
 import pickle
 import signal
@@ -103,6 +104,42 @@ def test_timeouts_that_cannot_be_are_refused(q, value):
         q.recv(0, spin_us=-1)
     with pytest.raises(TypeError):
         q.recv(0, spin_us="1")
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        (lambda q: q.send(), "x"),
+        (lambda q: q.send(1, 2, 3), "2 positional"),
+        (lambda q: q.send(1, x=1), "two values for argument 'x'"),
+        (lambda q: q.loan(dtype="int8"), "shape"),
+        (lambda q: q.loan(1, size=3), "size"),
+        (lambda q: q.recv(0, 1), "1 positional"),
+        (lambda q: q.recv(block=False), "block"),
+        (lambda q: q.try_recv(0), "0 positional"),
+        (lambda q: q.loan("3", "int8"), "shape"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(q, call, wrong):
+    with pytest.raises(TypeError, match=wrong):
+        call(q)
+
+
+def test_arguments_may_be_said_as_of_any_function(q):
+    for loan in (
+        q.loan((2, 3), np.dtype("f4"), 1),
+        q.loan(dtype=np.float32, shape=[2, np.int64(3)], timeout=np.float64(1)),
+        q.loan(timeout=None, shape=np.array([2, 3]), dtype=">f4"[1:]),
+    ):
+        assert (loan.shape, loan.dtype) == ((2, 3), np.float32)
+        q.send(timeout=1, x=loan)
+        assert q.recv(timeout=1).shape == (2, 3)
+    assert q.loan(3).dtype == np.float64
+    with pytest.raises(cx.ExchangeError, match="known are bool"):
+        q.loan(3, [("a", "i4")])
+    for method, names in ((q.send, "x timeout"), (q.loan, "shape dtype timeout")):
+        assert list(inspect.signature(method).parameters) == names.split()
+    assert inspect.signature(q.recv).parameters["spin_us"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def test_a_closed_handle_raises_and_the_others_go_on():
