@@ -17,14 +17,49 @@ check-full: check
 
 .PHONY: check check-full unit python-tests fault-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging
 
+# ------------------------------------------------------------------- a CUDA driver without a device
+# tests/fakecuda/README.md. Its folder belongs into LD_LIBRARY_PATH; variants lie in folders below.
+
+FAKE     := $(BUILD)/fakecuda
+FAKECUDA := $(FAKE)/libcuda.so.1 $(FAKE)/stub/libcuda.so.1 $(FAKE)/missing/libcuda.so.1 $(FAKE)/broken/libcuda.so.1
+FAKE_OBJECTS := $(filter-out %/stub.o,$(call objects,tests/fakecuda))
+FAKE_LINK = $(CC) $(LINK) -shared -Wl,-soname,libcuda.so.1
+
+$(BUILD)/obj/tests/fakecuda/%.o: INCLUDES = -Iproto/cuda
+$(BUILD)/obj/tests/fakecuda/%.o: ALL_CFLAGS += -fPIC
+
+## fakecuda: a libcuda.so.1 for tests, which shares memory between processes and needs no device
+.PHONY: fakecuda
+fakecuda: $(FAKECUDA)
+
+$(FAKE)/libcuda.so.1: $(FAKE_OBJECTS)
+	$(call say,LD)
+	@mkdir -p $(@D)
+	$(Q)$(FAKE_LINK) -o $@ $^ -lpthread
+
+$(FAKE)/stub/libcuda.so.1: $(BUILD)/obj/tests/fakecuda/stub.o
+	$(call say,LD)
+	@mkdir -p $(@D)
+	$(Q)$(FAKE_LINK) -o $@ $^
+
+$(FAKE)/missing/libcuda.so.1: $(FAKE_OBJECTS) tests/fakecuda/missing.map
+	$(call say,LD)
+	@mkdir -p $(@D)
+	$(Q)$(FAKE_LINK) -Wl,--version-script=tests/fakecuda/missing.map -o $@ $(FAKE_OBJECTS) -lpthread
+
+$(FAKE)/broken/libcuda.so.1:
+	@mkdir -p $(@D)
+	$(Q): >$@
+
 # ------------------------------------------------------------------------------------------- C
 # tests/unit/<layer>/test_*.c: each is a program of its own, linked with all objects of its layer.
 
 UNIT_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*/test_*.c))
 
 $(BUILD)/obj/tests/unit/proto/%.o:  INCLUDES = -Iproto/wire -Iproto/cuda -Itests/unit
-$(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Idaemon -Itests/unit
-$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient -Iclient/include -Itests/unit \
+$(BUILD)/obj/tests/unit/fakecuda/%.o: INCLUDES = -Iproto/cuda -Itests/unit -Itests/fakecuda
+$(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Idaemon -Itests/unit -Itests/fakecuda
+$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient -Iclient/include -Itests/unit -Itests/fakecuda \
                                                -isystem $(DLPACK_INCLUDE)
 
 $(BUILD)/obj/tests/unit/shm/%.o:    INCLUDES = -Iproto/shm -Itests/unit
@@ -34,7 +69,12 @@ UNIT_RUNNER := $(BUILD)/obj/tests/unit/runner.o
 $(BUILD)/unit/proto/%: $(BUILD)/obj/tests/unit/proto/%.o $(UNIT_RUNNER) $(PROTO)
 	$(call say,LD)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread
+	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread -ldl
+
+$(BUILD)/unit/fakecuda/%: $(BUILD)/obj/tests/unit/fakecuda/%.o $(UNIT_RUNNER) $(PROTO)
+	$(call say,LD)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread -ldl
 
 # The ring with its steps, at each of which a test can kill.
 STEPPED := $(patsubst proto/shm/%.c,$(BUILD)/obj/stepped/%.o,$(wildcard proto/shm/*.c))
@@ -60,8 +100,10 @@ $(BUILD)/unit/client/%: $(BUILD)/obj/tests/unit/client/%.o $(UNIT_RUNNER) $(PROT
 	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread -ldl -lrt
 
 .PHONY: unit-run
-unit-run: $(UNIT_TESTS:%=$(BUILD)/unit/%) $(BUILD)/bin/tensorcxd
-	@set -e; for t in $(UNIT_TESTS); do echo "== $$t"; TENSORCXD=$(CURDIR)/$(BUILD)/bin/tensorcxd $(BUILD)/unit/$$t; done
+unit-run: $(UNIT_TESTS:%=$(BUILD)/unit/%) $(BUILD)/bin/tensorcxd $(FAKECUDA)
+	@set -e; FAKECUDA_DIR=$$(mktemp -d /dev/shm/fakecuda-XXXXXX); trap 'rm -rf $$FAKECUDA_DIR' EXIT; \
+	export FAKECUDA_DIR LD_LIBRARY_PATH=$(CURDIR)/$(FAKE) TENSORCXD=$(CURDIR)/$(BUILD)/bin/tensorcxd; \
+	for t in $(UNIT_TESTS); do echo "== $$t"; $(BUILD)/unit/$$t; done
 
 ## unit: C tests under AddressSanitizer and UBSan
 unit:
@@ -83,18 +125,18 @@ model model-full model-mutations:
 # -------------------------------------------------------------------------------------- Python
 
 ## python-tests: tests/python with the newest NumPy
-python-tests: all
+python-tests: all fakecuda
 	$(PYTEST) -m 'not slow' tests/python
 
 ## fault-tests: whatever can go wrong, goes wrong; and whether bench runs
-fault-tests: all
+fault-tests: all fakecuda
 	$(PYTEST) -m 'not slow' tests/fault tests/bench
 
 ## wire-tests: the protocol, message by message
-wire-tests: all
+wire-tests: all fakecuda
 	$(PYTEST) -m 'not slow' tests/wire
 
-slow-tests: all .venv-torch/.ready
+slow-tests: all fakecuda .venv-torch/.ready
 	$(PYTEST) -m slow --ignore tests/torch tests
 	$(TORCH_PYTEST) -m slow tests/torch
 
@@ -107,7 +149,7 @@ numpy-matrix: all
 ## torch-tests: the PyTorch bridge, in an environment of its own (.venv-torch, 0.9 GB)
 BRIDGE := integrations/torch-tensorcx
 TORCH_PYTEST = PYTHONPATH=$(BUILD)/python:$(BRIDGE) .venv-torch/bin/python -m pytest -q -p no:cacheprovider
-torch-tests: all .venv-torch/.ready
+torch-tests: all fakecuda .venv-torch/.ready
 	MYPYPATH=python .venv-torch/bin/python -m mypy --strict --config-file= --cache-dir .mypy_cache/torch \
 	    $(BRIDGE)/torch_tensorcx
 	$(TORCH_PYTEST) -m 'not slow' tests/torch
