@@ -71,6 +71,9 @@ $(BUILD)/unit/proto/%: $(BUILD)/obj/tests/unit/proto/%.o $(UNIT_RUNNER) $(PROTO)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread -ldl
 
+$(BUILD)/unit/proto/test_cuda_abi: $(BUILD)/obj/tests/unit/proto/cuda_h.o
+$(BUILD)/obj/tests/unit/proto/cuda_h.o: INCLUDES += $(addprefix -isystem ,$(wildcard $(CUDA_HOME:%=%/include) $(lastword $(sort $(wildcard /usr/local/cuda*/include)))))
+
 $(BUILD)/unit/fakecuda/%: $(BUILD)/obj/tests/unit/fakecuda/%.o $(UNIT_RUNNER) $(PROTO)
 	$(call say,LD)
 	@mkdir -p $(@D)
