@@ -77,6 +77,11 @@ uint64_t channel_buffer_nbytes(uint64_t nbytes);
 /* Gives a channel without buffers its storage, of which it takes a reference. */
 void channel_size(struct channel *channel, struct storage *storage, uint64_t buffer_nbytes);
 
+/* The device that its buffers are on; 0: the CPU, or there are none yet. */
+static inline unsigned channel_device(const struct channel *channel) {
+    return channel->storage ? channel->storage->device : 0;
+}
+
 /* Closes the channel, and takes its name. */
 void channel_delete(struct channel *channel);
 

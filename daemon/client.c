@@ -82,6 +82,7 @@ static void end(struct client *client) {
     forkpages_process_gone(&client->forks);
     participants_end(&client->participants);
     holds_return_all(&client->holds);
+    imports_fini(&client->imports);
 }
 
 void client_close(struct client *client, const char *reason, bool gone) {
@@ -92,9 +93,11 @@ void client_close(struct client *client, const char *reason, bool gone) {
     }
     if (gone) {
         lifepage_forget(&server->pages, &client->page);
+        process_forget(&client->process);
         forkpages_fini(&client->forks);
     }
-    if (!lifepage_is_open(&client->page) && client->state < CLIENT_ENDED) {
+    if (!lifepage_is_open(&client->page) && !process_is_watched(&client->process) &&
+        client->state < CLIENT_ENDED) {
         end(client);
     }
     if (client->state == CLIENT_ENDED && client->forks.count == 0) {
@@ -121,6 +124,22 @@ static void on_page_closed(struct lifepage *page) {
     if (!client_is_connected(client)) {
         client_close(client, "", false);
     }
+}
+
+static void on_process_ended(struct process *process) {
+    struct client *client = container_of(process, struct client, process);
+    struct server *server = client->server;
+
+    if (!client_is_connected(client)) {
+        client_close(client, "", false);
+    }
+    server_settle(server);
+}
+
+int client_watch_process(struct client *client) {
+    return process_is_watched(&client->process)
+               ? 0
+               : process_watch(&client->process, client->server->uv, client->fd, client->pid);
 }
 
 static void on_fork_page_closed(struct forkpages *forks) {
@@ -388,6 +407,7 @@ static void init_books(struct client *client) {
     list_init(&client->names);
     list_init(&client->parked);
     client->page.closed = on_page_closed;
+    client->process.ended = on_process_ended;
     client->forks.pages = &server->pages;
     client->forks.freed = on_freed;
     client->forks.closed = on_fork_page_closed;
@@ -397,6 +417,7 @@ static void init_books(struct client *client) {
     client->holds.tickets = &server->tickets;
     client->holds.forks = &client->forks;
     holds_init(&client->holds);
+    imports_init(&client->imports);
     client->participants.forks = &client->forks;
     client->participants.client = (uint32_t)client->id;
     client->participants.max = server->options->client_channels;

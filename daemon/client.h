@@ -18,9 +18,11 @@
 #include "connection.h"
 #include "forkpage.h"
 #include "hold.h"
+#include "import.h"
 #include "lifepage.h"
 #include "list.h"
 #include "participant.h"
+#include "process.h"
 
 struct server;
 struct uv_poll_s;
@@ -44,6 +46,7 @@ struct client {
     int fd;                 /* owned; -1: disconnected */
     struct uv_poll_s *poll; /* owned until closed, then by libuv */
     struct lifepage page;   /* not open: closed, or it never had one */
+    struct process process; /* watched once it has memory of a device mapped, until it is gone */
     struct list output;     /* of struct unsent: replies that the socket did not take yet */
     uint64_t output_nbytes;
     bool is_starved; /* the kernel has no memory for the next of them, whatever the socket says */
@@ -52,6 +55,7 @@ struct client {
     struct account *account; /* owned together with what it made */
     struct forkpages forks;
     struct holds holds;
+    struct imports imports;
     struct participants participants;
     struct list names;  /* of struct lease: names that end with this client */
     struct list parked; /* of struct parked: calls that wait */
@@ -64,9 +68,10 @@ void client_admit(struct client *client);
 /* Takes a new connection over, also on failure. */
 struct client *client_open(struct server *server, int fd, const char *refused);
 
-/* Ends the connection, for `reason`. When its life page is closed too, everything it held goes, now
- * or with the fork pages that need it; with `gone` all pages count as closed. May be called at any
- * time and again; the memory of `client` stays valid until the loop is reached. */
+/* Ends the connection, for `reason`. When its life page is closed too, and its process has ended if
+ * that is watched, everything it held goes, now or with the fork pages that need it; with `gone`
+ * all that counts as done. May be called at any time and again; the memory of `client` stays valid
+ * until the loop is reached. */
 void client_close(struct client *client, const char *reason, bool gone);
 
 /* The peer broke the protocol: logs that and closes. */
@@ -79,6 +84,9 @@ void client_send(struct client *client, const struct frame *frame);
 
 /* Sends again what the kernel had no memory for. Returns when to call it again. */
 uint64_t clients_do_due(struct server *server, uint64_t now_ms);
+
+/* From now on it is gone only when its process is, all of it. 0 or a negative errno. */
+int client_watch_process(struct client *client);
 
 /* Whether another descriptor may be sent: few of those before are still unread. */
 bool client_may_send_descriptor(struct client *client);

@@ -11,7 +11,7 @@
 #include "warm.h"
 
 #define SHARE_PERCENT 95
-#define STEP          (4 * MIB) /* a few milliseconds */
+#define PATIENCE_MS   2000 /* how long clients have to let go of what was given up */
 
 /* ------------------------------------------------------------------------------------ its end */
 
@@ -54,6 +54,19 @@ static void commit_finish(struct segment *segment) {
     waitlist_wake(&segment->waiters, segments->ready);
 }
 
+/* Whether memory is on its way back that is worth waiting for: not for long, where clients still
+ * have it mapped. */
+static bool may_wait(struct segment *segment) {
+    const struct segments *segments = segment->segments;
+    uint64_t now_ms = segments->now(segments->owner);
+
+    if (!segment->stalled_since_ms) {
+        segment->stalled_since_ms = now_ms;
+    }
+    return segments->dying > segments->lingering ||
+           (segments->lingering > 0 && now_ms < segment->stalled_since_ms + PATIENCE_MS);
+}
+
 /* There is no memory for the next piece. */
 static void commit_short(struct segment *segment, struct shortage shortage) {
     struct segments *segments = segment->segments;
@@ -70,20 +83,20 @@ static void commit_short(struct segment *segment, struct shortage shortage) {
         return;
     }
     commit_relieve(segments);
-    if (segments->dying > 0) {
+    if (may_wait(segment)) {
         list_append(&segments->stalled, &segment->link);
-        return;
+    } else {
+        commit_fail(segment, &shortage);
     }
-    commit_fail(segment, &shortage);
 }
 
 /* ---------------------------------------------------------------------------------- its pieces */
 
 static void commit_work(struct job *job) {
     struct segment *segment = (struct segment *)job;
-    const struct store *store = segment->segments->store;
+    const struct store *store = segment->backing.store;
 
-    segment->error = store->commit(segment->fd, segment->done, segment->piece);
+    segment->error = store->commit(&segment->backing, segment->done, segment->piece);
 }
 
 static void commit_done(struct job *job) {
@@ -101,12 +114,12 @@ static void commit_done(struct job *job) {
     } else if (error == ENOSPC || error == ENOMEM) {
         commit_short(segment, (struct shortage){segment->nbytes, error, NULL});
     } else {
-        commit_fail(segment, &(struct shortage){segment->nbytes, error, NULL});
+        commit_fail(segment, &(struct shortage){segment->nbytes, error, segment->backing.call});
     }
 }
 
 static void commit_step(struct segment *segment) {
-    segment->piece = bytes_least(STEP, segment->nbytes - segment->done);
+    segment->piece = bytes_least(segment->backing.store->step, segment->nbytes - segment->done);
     segment->job.work = commit_work;
     segment->job.done = commit_done;
     worker_submit(segment->segments->worker, &segment->job);
@@ -114,8 +127,11 @@ static void commit_step(struct segment *segment) {
 
 /* Not the last bytes: that is when the kernel begins to kill. */
 uint64_t commit_room(const struct segments *segments, const char **ret_limit) {
-    uint64_t share = memory_available(segments->root, ret_limit) / 100 * SHARE_PERCENT;
+    uint64_t share = UINT64_MAX;
 
+    if (segments->root) {
+        share = memory_available(segments->root, ret_limit) / 100 * SHARE_PERCENT;
+    }
     return share - bytes_least(share, segments->committing);
 }
 
@@ -162,8 +178,10 @@ static bool make_room(struct segments *segments, uint64_t nbytes) {
 
 /* Bytes that a segment of its own, or a slab in which the storage surely fits, needs at least. */
 static uint64_t needed_for(const struct segments *segments, uint64_t nbytes) {
-    return bytes_round_up(nbytes, RANGE_PAGE) +
-           (segment_is_large(segments, nbytes) ? 0 : RANGE_PAGE);
+    uint64_t needed =
+        bytes_round_up(nbytes, RANGE_PAGE) + (segment_is_large(segments, nbytes) ? 0 : RANGE_PAGE);
+
+    return bytes_round_up(needed, segments->store->unit);
 }
 
 /* Bytes to commit for a storage of `nbytes`: as many as one likes, or fewer near the end of the
@@ -177,7 +195,7 @@ static uint64_t choose_size(struct segments *segments, uint64_t nbytes, uint64_t
     if (!make_room(segments, wanted)) {
         commit_relieve(segments);
         wanted = bytes_least(large ? needed : wanted, segments->capacity - segments->committed);
-        wanted = wanted / RANGE_PAGE * RANGE_PAGE;
+        wanted = wanted / segments->store->unit * segments->store->unit;
     }
     if (wanted < needed) {
         return 0;
@@ -252,4 +270,31 @@ void commit_fill_on(struct segments *segments) {
     if (segments->filling->piece == 0) {
         commit_step(segments->filling);
     }
+}
+
+/* The one that has been stalled for longest, or NULL. */
+static struct segment *oldest_stalled(const struct segments *segments) {
+    struct segment *oldest = NULL;
+
+    list_for_each (link, &segments->stalled) {
+        struct segment *segment = container_of(link, struct segment, link);
+        if (!oldest || segment->stalled_since_ms < oldest->stalled_since_ms) {
+            oldest = segment;
+        }
+    }
+    return oldest;
+}
+
+uint64_t commit_expire(struct segments *segments, uint64_t now_ms) {
+    struct segment *segment;
+
+    while (segments->dying == segments->lingering && (segment = oldest_stalled(segments))) {
+        uint64_t end_ms = segment->stalled_since_ms + PATIENCE_MS;
+        if (end_ms > now_ms) {
+            return end_ms;
+        }
+        list_remove(&segment->link);
+        commit_fail(segment, &(struct shortage){segment->nbytes, ENOMEM, NULL});
+    }
+    return UINT64_MAX;
 }

@@ -20,6 +20,10 @@ void commit_fill_on(struct segments *segments);
 /* Goes on with a segment that was stalled. */
 void commit_next(struct segment *segment);
 
+/* Gives up those that have been stalled for too long because clients have mapped what was given up.
+ * Returns when to call it again, UINT64_MAX: no need. */
+uint64_t commit_expire(struct segments *segments, uint64_t now_ms);
+
 /* Gives up all that is committed for nobody. */
 void commit_relieve(struct segments *segments);
 

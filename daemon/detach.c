@@ -80,7 +80,6 @@ int detach(int ready_fd) {
     reset_descriptors(ready_fd);
     detach_raise_limits();
     reset_cpus();
-    unsetenv("CUDA_VISIBLE_DEVICES");
     return ready_fd >= 0 ? READY_FD : -1;
 }
 

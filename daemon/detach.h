@@ -5,7 +5,7 @@
 
 /* Goes on in a process of its own (the calling one exits with 0): own session, umask 077, no
  * inherited descriptors but `ready_fd` (-1: none), standard ones on /dev/null, signals, CPU
- * affinity, memory policy and resource limits as if freshly logged in, no CUDA_VISIBLE_DEVICES.
+ * affinity, memory policy and resource limits as if freshly logged in.
  * Returns the number that `ready_fd` has now. Paths must be made absolute before `chdir("/")`,
  * which is left to the caller. */
 int detach(int ready_fd);

@@ -72,7 +72,7 @@ static struct frame frame_of(const struct call *call, int status) {
     return (struct frame){.header = {.opcode = call->rule->opcode,
                                      .request = call->request,
                                      .status = (uint32_t)status,
-                                     .destroyed = call->server->segments.destroyed},
+                                     .destroyed = server_destroyed(call->server)},
                           .fd = -1};
 }
 

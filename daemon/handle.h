@@ -5,7 +5,16 @@
 
 #include "call.h"
 
-enum { DEVICE_CPU = 1 }; /* as in DLPack */
+enum { DEVICE_CPU = 1, DEVICE_CUDA = 2 }; /* as in DLPack */
+
+/* What kind a device of this number is. */
+static inline unsigned device_type_of(unsigned device) {
+    return device ? DEVICE_CUDA : DEVICE_CPU;
+}
+
+/* The memory of a device (0: the CPU). STATUS_OK, or what the handler returns: it may wait until
+ * the driver is loaded. */
+int find_memory(struct call *call, unsigned device, struct segments **ret_segments);
 
 /* Gives the client one grant on `storage`. STATUS_OK, or what call_fail() returned. */
 int grant(struct call *call, struct storage *storage, struct wire_grant *ret_grant);
@@ -24,5 +33,6 @@ uint64_t id_at(const struct call *call, int i);
 /* STATUS_OK, unless the name is a channel's: then it answers so, with `status`. */
 int channel_is_named(struct call *call, int status, const char *name, size_t nbytes);
 
-/* Makes a storage; the reference is the caller's. STATUS_OK, or what the handler returns. */
-int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage);
+/* Makes a storage on a device; the reference is the caller's. STATUS_OK, or what the handler
+ * returns. */
+int new_storage(struct call *call, unsigned device, uint64_t nbytes, struct storage **ret_storage);

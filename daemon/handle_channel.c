@@ -74,6 +74,11 @@ static int check_same(struct call *call, const struct channel *channel,
                          "\"%.*s\" has overflow=%s, and overflow=%s was asked for", length,
                          channel->name, overflow_of(shape->flags), overflow_of(request->flags));
     }
+    if (request->device && channel->storage && request->device != channel_device(channel)) {
+        return call_fail(call, STATUS_INVALID,
+                         "\"%.*s\" has its buffers on another device than was asked for", length,
+                         channel->name);
+    }
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (settings[i].asked && settings[i].is && settings[i].asked != settings[i].is) {
             return call_fail(call, STATUS_INVALID,
@@ -150,9 +155,9 @@ static int find(struct call *call, const struct wire_join *request, struct chann
 
 /* Makes the storage of a channel's buffers; the reference is the caller's. Whoever participates in
  * the channel still does afterwards. */
-static int new_buffers(struct call *call, const struct ring_shape *shape, uint64_t nbytes,
-                       struct storage **ret_storage) {
-    return new_storage(call, shape->buffers * channel_buffer_nbytes(nbytes), ret_storage);
+static int new_buffers(struct call *call, const struct ring_shape *shape, unsigned device,
+                       uint64_t nbytes, struct storage **ret_storage) {
+    return new_storage(call, device, shape->buffers * channel_buffer_nbytes(nbytes), ret_storage);
 }
 
 static int create(struct call *call, const struct wire_join *request,
@@ -239,7 +244,7 @@ int handle_join(struct call *call, const struct wire_join *request, struct wire_
 
     if (r == STATUS_OK && request->buffer_nbytes && !(channel && channel->storage)) {
         struct ring_shape shape = channel ? channel->ring.shape : shape_of(request);
-        r = new_buffers(call, &shape, request->buffer_nbytes, &storage);
+        r = new_buffers(call, &shape, request->device, request->buffer_nbytes, &storage);
     }
     if (r == STATUS_OK && !client_may_send_descriptor(call->client)) {
         r = call_fail(call, STATUS_LIMIT,
@@ -275,7 +280,7 @@ int handle_buffers(struct call *call, const struct wire_buffers *request,
         struct storage *storage;
         int r = check_nbytes(call, request->nbytes);
         if (r == STATUS_OK) {
-            r = new_buffers(call, &channel->ring.shape, request->nbytes, &storage);
+            r = new_buffers(call, &channel->ring.shape, request->device, request->nbytes, &storage);
         }
         if (r != STATUS_OK) {
             return r;

@@ -61,7 +61,8 @@ static size_t add_channel(struct server *server, size_t used, const struct chann
                                  .buffers = shape->buffers,
                                  .participants = shape->members,
                                  .count = add_participants(channel, &view, to + padded),
-                                 .name_nbytes = (uint32_t)channel->name_nbytes};
+                                 .name_nbytes = (uint32_t)channel->name_nbytes,
+                                 .device = channel_device(channel)};
     memcpy(to, &entry, sizeof entry);
     memcpy(to + sizeof entry, channel->name, channel->name_nbytes);
     memset(to + head, 0, padded - head);

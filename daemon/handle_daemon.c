@@ -28,7 +28,7 @@ int handle_stats(struct call *call, const struct wire_stats *request,
                                   .clients = server->connected,
                                   .holds = count_holds(server),
                                   .storages = server->storages.by_id.count,
-                                  .bytes = server->storages.bytes,
+                                  .bytes = server->storages.on[0].bytes,
                                   .names = server->catalog.count,
                                   .tickets = server->tickets.by_id.count,
                                   .channels = server->channels.by_id.count,
@@ -39,7 +39,8 @@ int handle_stats(struct call *call, const struct wire_stats *request,
                                   .waiting = server->waiting,
                                   .version = server->catalog.version,
                                   .requests = server->requests,
-                                  .dropped = server->dropped};
+                                  .dropped = server->dropped,
+                                  .devices = server->devices.count};
     call->reply_tail = server->acceptor.listener.path;
     call->reply_tail_nbytes = strlen(server->acceptor.listener.path);
     return STATUS_OK;
@@ -50,6 +51,7 @@ static size_t add_client(struct server *server, size_t used, const struct client
     struct wire_client entry = {.client = client->id,
                                 .storages = holds_count(&client->holds),
                                 .bytes = client->holds.bytes,
+                                .device_bytes = client->holds.device_bytes,
                                 .tickets = client->account->used[ACCOUNT_TICKETS],
                                 .waiting = client->waiting,
                                 .age_ms = server_now(server) - client->opened_ms,

@@ -46,11 +46,12 @@ static int split_tail(struct call *call, struct named *named) {
     return STATUS_OK;
 }
 
-static int check_desc(struct call *call, const struct named *named, uint64_t storage_nbytes) {
+static int check_desc(struct call *call, const struct named *named, uint64_t storage_nbytes,
+                      unsigned device) {
     struct desc desc;
     const char *wrong = desc_decode(named->desc, named->desc_nbytes, &desc);
 
-    if (!wrong && (desc.device_type != DEVICE_CPU || desc.device != 0)) {
+    if (!wrong && (desc.device_type != device_type_of(device) || desc.device != device)) {
         wrong = "the description names another device than the storage is on";
     }
     if (!wrong && (desc.flags & ~(uint32_t)(DESC_READONLY | DESC_BUNDLE))) {
@@ -62,7 +63,8 @@ static int check_desc(struct call *call, const struct named *named, uint64_t sto
     return wrong ? call_fail(call, STATUS_INVALID, "%s", wrong) : STATUS_OK;
 }
 
-static int check_named(struct call *call, const struct named *named, uint64_t storage_nbytes) {
+static int check_named(struct call *call, const struct named *named, uint64_t storage_nbytes,
+                       unsigned device) {
     const char *wrong = name_check(named->name, named->name_nbytes);
 
     if (wrong) {
@@ -74,7 +76,7 @@ static int check_named(struct call *call, const struct named *named, uint64_t st
                          named->name);
     }
     int r = channel_is_named(call, STATUS_EXISTS, named->name, named->name_nbytes);
-    return r == STATUS_OK ? check_desc(call, named, storage_nbytes) : r;
+    return r == STATUS_OK ? check_desc(call, named, storage_nbytes, device) : r;
 }
 
 static int publish(struct call *call, const struct named *named, struct storage *storage,
@@ -121,15 +123,14 @@ int handle_publish(struct call *call, const struct wire_publish *request,
         return call_fail(call, STATUS_STALE, "this client does not hold storage %" PRIu64,
                          request->storage);
     }
-    r = check_named(call, &named, storage->nbytes);
+    r = check_named(call, &named, storage->nbytes, storage->device);
     return r == STATUS_OK ? publish(call, &named, storage, &reply->version) : r;
 }
 
 /* Fills the new storage, grants it and gives it its name, if it is to have one. */
 static int complete_put(struct call *call, const struct named *named, struct storage *storage,
                         struct wire_put_reply *reply) {
-    struct storages *storages = &call->server->storages;
-    int r = storage_write(storages, storage, named->data, named->data_nbytes);
+    int r = storage_write(storage, named->data, named->data_nbytes);
 
     if (r < 0) {
         return call_fail(call, STATUS_SYSTEM, "the data cannot be written: %s", strerror(-r));
@@ -155,10 +156,10 @@ int handle_put(struct call *call, const struct wire_put *request, struct wire_pu
     int r = split_tail(call, &named);
 
     if (r == STATUS_OK && named.name_nbytes > 0) {
-        r = check_named(call, &named, named.data_nbytes);
+        r = check_named(call, &named, named.data_nbytes, 0);
     }
     if (r == STATUS_OK) {
-        r = new_storage(call, named.data_nbytes, &storage);
+        r = new_storage(call, 0, named.data_nbytes, &storage);
     }
     if (r != STATUS_OK) {
         return r;

@@ -50,32 +50,42 @@ bool make_room(struct call *call) {
     return channels_sweep(&call->server->channels) + tickets > 0;
 }
 
+static int take(struct call *call, struct segments *segments, uint64_t nbytes,
+                struct storage **ret_storage, struct waitlist **ret_wait,
+                struct shortage *ret_shortage) {
+    return storage_create(&call->server->storages, segments, call->client->account, nbytes,
+                          ret_storage, ret_wait, ret_shortage);
+}
+
 static int check_quotas(struct call *call, uint64_t nbytes) {
     int r = quota_check(call, ACCOUNT_STORAGES, 1);
 
     return r == STATUS_OK ? quota_check(call, ACCOUNT_BYTES, nbytes) : r;
 }
 
-int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage) {
-    struct storages *storages = &call->server->storages;
-    struct account *account = call->client->account;
+int new_storage(struct call *call, unsigned device, uint64_t nbytes, struct storage **ret_storage) {
+    struct segments *segments;
     struct shortage shortage;
     struct waitlist *wait;
+    int r = find_memory(call, device, &segments);
 
+    if (r != STATUS_OK) {
+        return r;
+    }
     /* Whatever is short: there may be more of it then. */
     if (call->shortage && !make_room(call)) {
-        return shortage_text(call->server, nbytes, call->shortage, call->text);
+        return shortage_text(call->server, segments, nbytes, call->shortage, call->text);
     }
-    int r = check_quotas(call, nbytes);
+    r = check_quotas(call, nbytes);
     if (r != STATUS_OK && make_room(call)) {
         r = check_quotas(call, nbytes);
     }
     if (r != STATUS_OK) {
         return r;
     }
-    r = storage_create(storages, account, nbytes, ret_storage, &wait, &shortage);
+    r = take(call, segments, nbytes, ret_storage, &wait, &shortage);
     if ((r == STATUS_OUT_OF_MEMORY || r == STATUS_LIMIT) && make_room(call)) {
-        r = storage_create(storages, account, nbytes, ret_storage, &wait, &shortage);
+        r = take(call, segments, nbytes, ret_storage, &wait, &shortage);
     }
     switch (r) {
     case -EAGAIN:
@@ -83,11 +93,11 @@ int new_storage(struct call *call, uint64_t nbytes, struct storage **ret_storage
     case STATUS_LIMIT:
         return call_fail(call, r,
                          "%" PRIu64 " storages are in use already: the limit is --max-storages",
-                         storages->max);
+                         call->server->storages.max);
     case STATUS_INTERNAL:
         return call_no_books(call);
     case STATUS_OUT_OF_MEMORY:
-        return shortage_text(call->server, nbytes, &shortage, call->text);
+        return shortage_text(call->server, segments, nbytes, &shortage, call->text);
     default:
         return r;
     }
@@ -97,12 +107,13 @@ int handle_alloc(struct call *call, const struct wire_alloc *request,
                  struct wire_alloc_reply *reply) {
     struct storage *storage;
 
-    if (request->device_type != DEVICE_CPU || request->device != 0) {
+    if (request->device_type != device_type_of(request->device)) {
         return call_fail(call, STATUS_INVALID,
-                         "device type %u: this daemon has memory of the CPU (1) only",
-                         request->device_type);
+                         "device type %u, device %u: there is memory of the CPU (1, 0) and of CUDA "
+                         "devices (2, 1 and more)",
+                         request->device_type, request->device);
     }
-    int r = new_storage(call, request->nbytes, &storage);
+    int r = new_storage(call, request->device, request->nbytes, &storage);
     if (r != STATUS_OK) {
         return r;
     }
@@ -111,20 +122,55 @@ int handle_alloc(struct call *call, const struct wire_alloc *request,
     return r;
 }
 
+/* The live segment of this id, wherever it is, or NULL. */
+static struct segment *find_segment(const struct server *server, uint64_t id) {
+    const struct device *device = devices_find(&server->devices, segment_device(id));
+
+    if (segment_device(id) == 0) {
+        return segments_find(&server->segments, id);
+    }
+    return device ? segments_find(&device->segments, id) : NULL;
+}
+
+/* From now on the client can use a device, also while it dies: so we watch it to its end. */
+static int import(struct call *call, struct segment *segment) {
+    struct client *client = call->client;
+    int r = client_watch_process(client);
+
+    if (r < 0) {
+        return call_fail(call, STATUS_LIMIT,
+                         "the daemon cannot watch process %d, which uses a device: %s (its limit "
+                         "of descriptors is RLIMIT_NOFILE)",
+                         (int)client->pid, strerror(-r));
+    }
+    return imports_add(&client->imports, segment) < 0 ? call_no_books(call) : STATUS_OK;
+}
+
 int handle_map(struct call *call, const struct wire_map *request, struct wire_map_reply *reply) {
-    const struct segment *segment = segments_find(&call->server->segments, request->segment);
+    struct segment *segment = find_segment(call->server, request->segment);
 
     if (!segment) {
         return call_fail(call, STATUS_STALE, "segment %" PRIu64 " is gone", request->segment);
     }
-    if (!client_may_send_descriptor(call->client)) {
+    unsigned device = segment_device(segment->id);
+    if (segment->backing.fd >= 0 && !client_may_send_descriptor(call->client)) {
         return call_fail(call, STATUS_LIMIT,
                          "too many replies with descriptors are unread: read them, then repeat the "
                          "call");
     }
+    int r = device ? import(call, segment) : STATUS_OK;
+    if (r != STATUS_OK) {
+        return r;
+    }
     reply->segment = segment->id;
     reply->nbytes = segment->nbytes;
-    call->reply_fd = segment->fd;
+    reply->device = (uint16_t)device;
+    reply->mapping = segment->backing.store->mapping;
+    call->reply_fd = segment->backing.fd;
+    if (reply->mapping == MAPPING_IPC) {
+        call->reply_tail = segment->backing.handle;
+        call->reply_tail_nbytes = sizeof segment->backing.handle;
+    }
     return STATUS_OK;
 }
 
@@ -245,7 +291,7 @@ int handle_alive(struct call *call, const struct wire_alive *request,
         return call_broken(call, "ALIVE: the tail is no list of ids");
     }
     for (int i = 0; i < count; i++) {
-        alive[i] = segments_find(&call->server->segments, id_at(call, i)) != NULL;
+        alive[i] = find_segment(call->server, id_at(call, i)) != NULL;
     }
     call->reply_tail = alive;
     call->reply_tail_nbytes = (size_t)count;

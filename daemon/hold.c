@@ -6,15 +6,19 @@
 
 void holds_init(struct holds *holds) {
     table_init(&holds->by_storage);
-    holds->bytes = 0;
+    holds->bytes = holds->device_bytes = 0;
 }
 
 void holds_fini(struct holds *holds) {
-    assert(holds->by_storage.count == 0 && holds->bytes == 0);
+    assert(holds->by_storage.count == 0 && holds->bytes == 0 && holds->device_bytes == 0);
     table_fini(&holds->by_storage);
 }
 
 /* ---------------------------------------------------------------------------------------- begin */
+
+static uint64_t *bytes_on(struct holds *holds, const struct storage *storage) {
+    return storage->device ? &holds->device_bytes : &holds->bytes;
+}
 
 static struct hold *hold_begin(struct holds *holds, struct storage *storage) {
     struct hold *hold = malloc(sizeof *hold);
@@ -27,7 +31,7 @@ static struct hold *hold_begin(struct holds *holds, struct storage *storage) {
     list_init(&hold->tickets);
     storage_ref(holds->storages, storage);
     storage->holders++;
-    holds->bytes += storage->nbytes;
+    *bytes_on(holds, storage) += storage->nbytes;
     return hold;
 }
 
@@ -61,17 +65,18 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
 
     assert(hold->grants == 0);
     table_remove(&holds->by_storage, storage->id);
-    holds->bytes -= storage->nbytes;
+    *bytes_on(holds, storage) -= storage->nbytes;
     storage->holders--;
     storage_unref(holds->storages, storage);
     free(hold);
 }
 
-/* The client is done with it. Returns whether a child may not be. */
+/* The client is done with it. Returns whether a child may not be: none can use a device of its
+ * parent's. */
 static int hold_park(struct holds *holds, struct hold *hold) {
     hold->grants = 0;
     tickets_lease(holds->tickets, &hold->tickets);
-    return forkpages_park(holds->forks, FORK_HOLD, &hold->parked);
+    return !hold->storage->device && forkpages_park(holds->forks, FORK_HOLD, &hold->parked);
 }
 
 int hold_return(struct holds *holds, uint64_t id, uint64_t grants) {
@@ -99,6 +104,7 @@ void holds_return_all(struct holds *holds) {
     /* The table must not change while it is looked through. */
     while (table_next(&holds->by_storage, &cursor, &id, &value)) {
         struct hold *hold = value;
+        hold->storage->is_spoilt |= hold->grants > 0 && hold->storage->device;
         if (hold->grants && !hold_park(holds, hold)) {
             heap_push(&freed, &hold->parked);
         }

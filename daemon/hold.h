@@ -37,7 +37,8 @@ struct holds {
     struct tickets *tickets;
     struct forkpages *forks;
     struct table by_storage; /* of struct hold; owned */
-    uint64_t bytes;          /* of the storages held, parked ones included */
+    uint64_t bytes;          /* of the storages held, parked ones included: on the CPU, */
+    uint64_t device_bytes;   /* and on devices */
 };
 
 /* `storages`, `tickets` and `forks` are filled in by the caller. fini asserts that nothing is held.

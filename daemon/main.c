@@ -106,6 +106,9 @@ int main(int argc, char **argv) {
         ready_fd = detach(ready_fd);
     }
     detach_raise_limits();
+    /* All devices, always in the same order: clients choose. */
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
     if (open_log(&options, ready_fd) != 0) {
         return 1;
     }

@@ -37,6 +37,11 @@ static const struct option table[] = {
      "memory that is kept ready while idle, so that first tensors are fast: a slab for small ones "
      "and, with the rest, one large segment; at most a sixteenth of the capacity and of the memory "
      "available; 0: none"},
+    {"cuda", CHOICE, "auto|vmm|ipc|off", "auto", FIELD(cuda), 0, 0,
+     "how memory of CUDA devices is shared: vmm by descriptors, ipc by handles of the older "
+     "interface, off not at all; auto is vmm where a device can, else ipc"},
+    {"cuda-capacity", SIZE, "SIZE", NULL, FIELD(cuda_capacity), 2 * MIB, 64 * TIB,
+     "most memory to commit on each CUDA device (default: nine tenths of what it has)"},
     {"warm-seconds", SECONDS, "SECONDS", "5", FIELD(warm_ms), 0, YEAR_MS,
      "how long freed memory is kept for the next tensor"},
     {"idle-exit", SECONDS, "SECONDS", "0", FIELD(idle_exit_ms), 0, YEAR_MS,

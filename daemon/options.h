@@ -14,6 +14,8 @@ struct options {
     uint64_t capacity;  /* bytes; 0: half of the memory available at the start */
     const char *backing;
     uint64_t reserve; /* bytes */
+    const char *cuda;
+    uint64_t cuda_capacity; /* bytes of each device; 0: most of what it has */
     uint64_t warm_ms, idle_exit_ms, ticket_lease_ms;
     uint64_t max_clients, max_storages, max_names, max_channels, max_output, max_waiting;
     uint64_t client_bytes, client_storages, client_names, client_tickets; /* 0: no limit */

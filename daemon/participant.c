@@ -135,11 +135,12 @@ void participant_leave(struct participant *participant) {
 
 /* ------------------------------------------------------------------------------------ inherited */
 
-/* Whether a child may still use the buffer. */
+/* Whether a child may still use the buffer: not one on a device. */
 static bool park(struct participant *participant, uint32_t buffer) {
     struct inherited *inherited = &participant->inherited[buffer];
 
-    if (inherited->participant && !inherited->is_parked) {
+    if (inherited->participant && !inherited->is_parked &&
+        channel_device(participant->channel) == 0) {
         inherited->is_parked =
             forkpages_park(participant->participants->forks, FORK_BUFFER, &inherited->parked);
     }

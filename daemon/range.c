@@ -210,6 +210,29 @@ struct range *range_give(struct ranges *ranges, struct range *range) {
     return range->before || range->after ? NULL : range;
 }
 
+/* The first used one from `range` on, or NULL. */
+static struct range *next_used(struct range *range) {
+    while (range && is_free(range)) {
+        range = range->after;
+    }
+    return range;
+}
+
+struct range *range_give_all(struct ranges *ranges, struct range *range) {
+    struct range *whole = NULL;
+
+    while (range->before) {
+        range = range->before;
+    }
+    range = next_used(range);
+    while (range) {
+        struct range *next = next_used(range->after); /* not freed by giving others back */
+        whole = range_give(ranges, range);
+        range = next;
+    }
+    return whole;
+}
+
 void range_drop(struct ranges *ranges, struct range *whole) {
     assert(is_free(whole) && !whole->before && !whole->after);
     take_off(ranges, whole);

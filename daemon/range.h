@@ -50,6 +50,9 @@ bool range_take(struct ranges *ranges, uint64_t nbytes, struct range *range);
 struct range *range_give(struct ranges *ranges, struct range *range);
 void range_drop(struct ranges *ranges, struct range *whole);
 
+/* Gives all ranges of `range`'s segment back. Returns the one that covers all of it. */
+struct range *range_give_all(struct ranges *ranges, struct range *range);
+
 static inline uint64_t range_offset(const struct range *range) {
     return (uint64_t)range->offset * RANGE_UNIT;
 }

@@ -15,9 +15,8 @@
 #include "status.h"
 #include "warm.h"
 
-#define TRIM_STEP (64 * MIB)
-#define SLAB_MAX  ((uint64_t)RANGE_SPACE_MAX)
-#define SLAB_MIN  ((uint64_t)64 * 1024)
+#define SLAB_MAX ((uint64_t)RANGE_SPACE_MAX)
+#define SLAB_MIN ((uint64_t)64 * 1024)
 
 static void trim_done(struct job *job);
 
@@ -29,10 +28,11 @@ int segment_create(struct segments *segments, uint64_t nbytes, struct segment **
     if (!segment) {
         return -ENOMEM;
     }
-    segment->id = segments->next_id + 1;
+    segment->id = (uint64_t)segments->device << SEGMENT_DEVICE_SHIFT | (segments->next_id + 1);
+    segment->backing = (struct backing){.store = segments->store, .fd = -1};
     int r = table_set(&segments->by_id, segment->id, segment);
     if (r == 0) {
-        r = segments->store->create(nbytes, &segment->fd);
+        r = segments->store->create(&segment->backing, nbytes);
         if (r < 0) {
             table_remove(&segments->by_id, segment->id);
         }
@@ -53,7 +53,9 @@ int segment_create(struct segments *segments, uint64_t nbytes, struct segment **
 }
 
 static void segment_free(struct segment *segment) {
-    close(segment->fd);
+    if (segment->backing.fd >= 0) {
+        close(segment->backing.fd);
+    }
     free(segment);
 }
 
@@ -62,23 +64,24 @@ static void resume_stalled(struct segments *segments) {
     struct list *last = segments->stalled.prev; /* those added meanwhile have to wait again */
     struct list *link = NULL;
 
-    while (segments->dying == 0 && link != last && (link = list_pop(&segments->stalled))) {
+    while (segments->dying == segments->lingering && link != last &&
+           (link = list_pop(&segments->stalled))) {
         commit_next(container_of(link, struct segment, link));
     }
 }
 
 static void trim_work(struct job *job) {
     struct segment *segment = (struct segment *)job;
-    const struct store *store = segment->segments->store;
+    const struct store *store = segment->backing.store;
 
-    segment->error = store->trim(segment->fd, segment->done, segment->piece);
+    segment->error = store->trim(&segment->backing, segment->done, segment->piece);
 }
 
 static void trim_next(struct segment *segment) {
     struct segments *segments = segment->segments;
 
     if (segment->done < segment->nbytes && !segments->stopping) {
-        segment->piece = bytes_least(TRIM_STEP, segment->nbytes - segment->done);
+        segment->piece = bytes_least(segments->store->trim_step, segment->nbytes - segment->done);
         segment->job.work = trim_work;
         segment->job.done = trim_done;
         worker_submit(segments->worker, &segment->job);
@@ -91,10 +94,11 @@ static void trim_next(struct segment *segment) {
 
 static void trim_done(struct job *job) {
     struct segment *segment = (struct segment *)job;
+    char text[STORE_TEXT_SIZE];
 
     if (segment->error < 0) {
         log_warn("event=segment.trim segment=%" PRIu64 " error=\"%s\"", segment->id,
-                 strerror(-segment->error));
+                 store_text(-segment->error, text));
     }
     segment->done += segment->piece;
     trim_next(segment);
@@ -115,13 +119,33 @@ void segment_empty(struct segment *segment) {
     log_debug("event=segment.destroy segment=%" PRIu64 " bytes=%" PRIu64, segment->id,
               segment->nbytes);
     segment->done = 0;
-    trim_next(segment);
+    if (segment->importers == 0) {
+        trim_next(segment);
+        return;
+    }
+    segment->state = SEGMENT_LINGERING;
+    segment->segments->lingering++;
+    segment->segments->lingering_nbytes += segment->nbytes;
+}
+
+void segment_import(struct segment *segment) {
+    segment->importers++;
+}
+
+void segment_unimport(struct segment *segment) {
+    assert(segment->importers > 0);
+    if (--segment->importers == 0 && segment->state == SEGMENT_LINGERING) {
+        segment->state = SEGMENT_DYING;
+        segment->segments->lingering--;
+        segment->segments->lingering_nbytes -= segment->nbytes;
+        trim_next(segment);
+    }
 }
 
 int segment_cut(struct segment *segment, uint64_t nbytes) {
     struct segments *segments = segment->segments;
     struct segment *rest = calloc(1, sizeof *rest);
-    int fd = rest ? fcntl(segment->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    int fd = rest ? fcntl(segment->backing.fd, F_DUPFD_CLOEXEC, 0) : -1;
 
     if (fd < 0) {
         free(rest);
@@ -129,7 +153,7 @@ int segment_cut(struct segment *segment, uint64_t nbytes) {
     }
     rest->segments = segments;
     rest->id = segment->id;
-    rest->fd = fd;
+    rest->backing = (struct backing){.store = segments->store, .fd = fd};
     rest->state = SEGMENT_DYING;
     rest->nbytes = segment->nbytes;
     rest->done = nbytes;
@@ -179,6 +203,7 @@ static int take_small(const struct segments *segments, struct ranges *user, uint
     if (warm_has(range->segment)) {
         warm_remove(range->segment);
     }
+    range->segment->used++;
     return STATUS_OK;
 }
 
@@ -207,33 +232,63 @@ int segments_take(struct segments *segments, unsigned user, uint64_t nbytes, str
     return -EAGAIN;
 }
 
-void segments_give(struct segments *segments, struct range *range) {
-    struct segment *segment = range->segment;
-    struct range *empty = NULL;
+/* Nobody uses the segment any more; `empty` covers all of a slab. */
+static void unused(struct segment *segment, struct range *empty) {
+    struct segments *segments = segment->segments;
 
-    if (segment->is_slab) {
-        empty = range_give(segment->user, range);
-        if (!empty) {
-            return;
+    if (segment->is_spoilt) {
+        if (empty) {
+            range_drop(segment->user, empty);
         }
+        segment_doom(segment);
+        segment_empty(segment);
     } else {
-        free(range);
+        warm_add(segment, empty);
+        warm_shrink(segments, segments->stopping ? 0 : segments->capacity / 4);
     }
-    warm_add(segment, empty);
-    warm_shrink(segments, segments->stopping ? 0 : segments->capacity / 4);
+}
+
+void segments_give(struct range *range) {
+    struct segment *segment = range->segment;
+
+    if (!segment->is_slab) {
+        free(range);
+        unused(segment, NULL);
+        return;
+    }
+    segment->used--;
+    bool is_last = segment->used == 0 && segment->is_spoilt;
+    struct range *empty =
+        is_last ? range_give_all(segment->user, range) : range_give(segment->user, range);
+    if (empty) {
+        unused(segment, empty);
+    }
+}
+
+void segments_abandon(struct range *range) {
+    struct segment *segment = range->segment;
+
+    segment->is_spoilt = true;
+    if (!segment->is_slab || segment->used == 1) {
+        segments_give(range);
+    } else {
+        segment->used--; /* the range stays taken */
+    }
 }
 
 struct segment *segments_find(const struct segments *segments, uint64_t id) {
-    struct segment *segment =
-        id && id <= segments->next_id ? table_find(&segments->by_id, id) : NULL;
+    uint64_t number = id & SEGMENT_NUMBER_MASK;
+    bool is_ours = segment_device(id) == segments->device && number && number <= segments->next_id;
+    struct segment *segment = is_ours ? table_find(&segments->by_id, id) : NULL;
 
     return segment && segment->state == SEGMENT_LIVE ? segment : NULL;
 }
 
 void segments_init(struct segments *segments) {
-    uint64_t slab = segments->capacity / 8 / SLAB_MIN * SLAB_MIN;
+    uint64_t least = segments->store->unit > SLAB_MIN ? segments->store->unit : SLAB_MIN;
+    uint64_t slab = segments->capacity / 8 / least * least;
 
-    segments->slab_nbytes = bytes_least(slab > SLAB_MIN ? slab : SLAB_MIN, SLAB_MAX);
+    segments->slab_nbytes = bytes_least(slab > least ? slab : least, SLAB_MAX);
     table_init(&segments->by_id);
     for (int user = 0; user < SEGMENT_USERS; user++) {
         ranges_init(&segments->users[user]);
@@ -249,7 +304,7 @@ void segments_stop(struct segments *segments) {
 }
 
 void segments_fini(struct segments *segments) {
-    assert(segments->by_id.count == 0 && segments->dying == 0);
+    assert(segments->by_id.count == 0 && segments->dying == 0 && segments->lingering == 0);
     assert(segments->committed == 0 && segments->committing == 0 && segments->warm_nbytes == 0);
     assert(list_is_empty(&segments->warm) && list_is_empty(&segments->reserve));
     assert(list_is_empty(&segments->stalled) && !segments->filling);

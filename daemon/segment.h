@@ -4,8 +4,9 @@
  * A segment is committing, live (in use, or empty and warm) or dying. Small storages share slabs;
  * large ones have a segment of their own. Committing and emptying run on the worker, in pieces.
  * A segment stays with the user for whom it was first used, so that nobody is shown what another
- * user left in it. The server owns one `struct segments` per store. Knows neither storages nor
- * clients.
+ * user left in it. One on a device has importers: clients that have it mapped; when it dies it
+ * lingers until they are done with it. There is one `struct segments` per store. Knows neither
+ * storages nor clients.
  */
 #pragma once
 
@@ -28,27 +29,34 @@ struct shortage {
     const char *limit; /* static: what has no more memory; NULL: see `error` */
 };
 
-enum { SEGMENT_USERS = 33 };
+enum { SEGMENT_USERS = 33, SEGMENT_DEVICE_SHIFT = 56 };
 
-enum segment_state { SEGMENT_COMMITTING, SEGMENT_LIVE, SEGMENT_DYING };
+#define SEGMENT_NUMBER_MASK (((uint64_t)1 << SEGMENT_DEVICE_SHIFT) - 1)
+
+/* LINGERING: dying, but not before its importers are done with it. */
+enum segment_state { SEGMENT_COMMITTING, SEGMENT_LIVE, SEGMENT_DYING, SEGMENT_LINGERING };
 
 struct segment {
     struct job job;            /* first: the job's callbacks find us by it */
     struct segments *segments; /* borrowed: our owner */
     uint64_t id;
     uint64_t nbytes;
-    int fd; /* owned */
+    struct backing backing;
     enum segment_state state;
     bool is_slab;
+    bool is_spoilt;      /* somebody may still write to a part that was given back */
+    uint32_t used;       /* of a slab: ranges that are handed out */
+    uint32_t importers;  /* clients that have it mapped */
     struct ranges *user; /* borrowed: whose it is since its first use; NULL: never used */
     struct range *empty; /* borrowed: covers all of a slab that nobody uses; NULL: in use */
     struct list link;    /* segments::warm, ::reserve or ::stalled */
     uint64_t warm_since_ms;
-    struct waitlist waiters; /* requests that need it, while committing */
-    uint64_t needed;         /* committing: least bytes that help a waiter */
-    uint64_t done;           /* bytes committed, or emptied, so far */
-    uint64_t piece;          /* bytes in the worker's hands; committing: 0 when it has none */
-    int error;               /* of the last piece */
+    uint64_t stalled_since_ms; /* 0: it never was */
+    struct waitlist waiters;   /* requests that need it, while committing */
+    uint64_t needed;           /* committing: least bytes that help a waiter */
+    uint64_t done;             /* bytes committed, or emptied, so far */
+    uint64_t piece;            /* bytes in the worker's hands; committing: 0 when it has none */
+    int error;                 /* of the last piece */
 };
 
 struct segments {
@@ -58,7 +66,8 @@ struct segments {
     void (*failed)(void *owner, struct segment *segment, const struct shortage *shortage);
     void *owner;                  /* borrowed: of `failed`, which answers segment->waiters */
     uint64_t (*now)(void *owner); /* milliseconds */
-    const char *root;             /* borrowed: as for memory_available() */
+    const char *root; /* borrowed: as for memory_available(); NULL: it is not of the machine */
+    uint16_t device;  /* in the highest 8 bits of ids; 0: the CPU */
 
     struct table by_id;                 /* owned: committing and live ones */
     struct ranges users[SEGMENT_USERS]; /* of live slabs that have been used */
@@ -73,12 +82,13 @@ struct segments {
     uint64_t committed, warm_nbytes; /* bytes; what is in reserve is warm as well */
     uint64_t committing;             /* bytes of `committed` that are not there yet */
     uint64_t dying;                  /* segments not yet emptied */
+    uint64_t lingering, lingering_nbytes; /* of these, wait for their importers */
     uint64_t next_id, destroyed;
     bool stopping;
 };
 
-/* Sets up `segments`, whose borrowed fields, capacity, warm_ms and reserve_nbytes the caller has
- * filled in. */
+/* Sets up `segments`, whose borrowed fields, device, capacity, warm_ms and reserve_nbytes the
+ * caller has filled in. */
 void segments_init(struct segments *segments);
 
 /* Lets everything go without emptying it, so that what clients have mapped stays as it is; waiters
@@ -96,19 +106,35 @@ int segments_take(struct segments *segments, unsigned user, uint64_t nbytes, str
                   struct waitlist **ret_wait, struct shortage *ret_shortage);
 
 /* Gives a range back, and the block it lies in. */
-void segments_give(struct segments *segments, struct range *range);
+void segments_give(struct range *range);
+
+/* The same for one that somebody may still write to, who cannot be asked: nobody gets it again. Its
+ * segment is given back to the system when nobody uses the rest. */
+void segments_abandon(struct range *range);
 
 /* The live segment of this id, or NULL. */
 struct segment *segments_find(const struct segments *segments, uint64_t id);
+
+/* One client more, or one less, has the segment mapped. */
+void segment_import(struct segment *segment);
+void segment_unimport(struct segment *segment);
+
+/* The device that a segment of this id is on; 0: the CPU. */
+static inline unsigned segment_device(uint64_t id) {
+    return (unsigned)(id >> SEGMENT_DEVICE_SHIFT);
+}
 
 /* Whether a storage of this size has a segment of its own. */
 static inline bool segment_is_large(const struct segments *segments, uint64_t nbytes) {
     return nbytes >= segments->slab_nbytes / 2;
 }
 
-/* The size of one for `nbytes`: a multiple of 2 MiB, unless the capacity is small. */
+/* The size of one for `nbytes`: a multiple of 2 MiB, unless the capacity is small, and of the
+ * store's unit. */
 static inline uint64_t segment_large_nbytes(const struct segments *segments, uint64_t nbytes) {
-    return bytes_round_up(nbytes, segments->slab_nbytes / 8);
+    uint64_t unit = segments->slab_nbytes / 8;
+
+    return bytes_round_up(nbytes, unit > segments->store->unit ? unit : segments->store->unit);
 }
 
 /* For commit.c, warm.c and reserve.c only. */

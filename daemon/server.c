@@ -39,6 +39,10 @@ static uint64_t now_of(void *server) {
 
 /* ----------------------------------------------------------------------------------------- time */
 
+uint64_t server_destroyed(const struct server *server) {
+    return server->segments.destroyed + devices_destroyed(&server->devices);
+}
+
 bool server_is_idle(const struct server *server) {
     return server->clients_count == 0 && server->catalog.count == 0 &&
            server->tickets.by_id.count == 0 && server->channels.by_id.count == 0;
@@ -80,6 +84,7 @@ static uint64_t do_due(struct server *server) {
     due_ms = bytes_least(due_ms, expire_tickets(server));
     due_ms = bytes_least(due_ms, warm_expire(&server->segments, now_ms));
     due_ms = bytes_least(due_ms, reserve_refill(&server->segments, now_ms));
+    due_ms = bytes_least(due_ms, devices_do_due(&server->devices, now_ms));
     uint64_t end_ms = idle_end(server);
     if (end_ms <= now_ms) {
         server->stop_reason = server->acceptor.is_replaced ? "replaced" : "idle";
@@ -121,11 +126,12 @@ static void stop(struct server *server) {
     log_info("event=server.stop reason=\"%s\" clients=%" PRIu64 " names=%" PRIu64
              " storages=%zu bytes=%" PRIu64,
              server->stop_reason, server->clients_count, server->catalog.count,
-             server->storages.by_id.count, server->storages.bytes);
+             server->storages.by_id.count, storages_bytes(&server->storages));
     server->stopping = true;
     acceptor_stop(&server->acceptor);
     /* First: from here on nothing that clients have mapped is emptied. */
     segments_stop(&server->segments);
+    devices_stop(&server->devices);
     while (!list_is_empty(&server->clients)) {
         client_close(container_of(server->clients.next, struct client, link), "the daemon ends",
                      true);
@@ -212,6 +218,23 @@ static int open_loop(struct server *server) {
     return 0;
 }
 
+/* The driver's calls may take long, and must not keep the threads from others. */
+static void init_devices(struct server *server) {
+    const struct options *options = server->options;
+
+    server->cuda_worker = (struct worker){
+        .loop = server->uv, .settle = settle_worker, .owner = server, .is_serial = true};
+    worker_init(&server->cuda_worker);
+    server->devices = (struct devices){.segments = {.ready = &server->ready,
+                                                    .failed = dispatch_shortage,
+                                                    .now = now_of,
+                                                    .owner = server},
+                                       .worker = &server->cuda_worker,
+                                       .mode = options->cuda,
+                                       .capacity = options->cuda_capacity};
+    devices_init(&server->devices);
+}
+
 static void init_nouns(struct server *server) {
     const struct options *options = server->options;
     const char *limit;
@@ -219,7 +242,7 @@ static void init_nouns(struct server *server) {
     uint64_t wanted = capacity;
     const struct store *store = store_choose(options->backing, &capacity);
 
-    server->worker = (struct worker){server->uv, settle_worker, server};
+    server->worker = (struct worker){.loop = server->uv, .settle = settle_worker, .owner = server};
     worker_start(&server->worker);
     closer_start();
     server->segments = (struct segments){.store = store,
@@ -234,8 +257,8 @@ static void init_nouns(struct server *server) {
                                          .reserve_nbytes = options->reserve};
     server->is_short_of_shm = capacity < wanted;
     segments_init(&server->segments);
-    server->storages =
-        (struct storages){.segments = &server->segments, .max = options->max_storages};
+    init_devices(server);
+    server->storages = (struct storages){.max = options->max_storages};
     storages_init(&server->storages);
     server->catalog = (struct catalog){
         .storages = &server->storages, .ready = &server->ready, .max = options->max_names};
@@ -290,6 +313,7 @@ void server_run(struct server *server) {
     assert(server->connected == 0 && server->waiting == 0);
     storages_fini(&server->storages);
     segments_fini(&server->segments);
+    devices_fini(&server->devices);
     lifepages_fini(&server->pages);
     uv_loop_close(server->uv);
     free(server->loop);

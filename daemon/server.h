@@ -13,6 +13,7 @@
 #include "accept.h"
 #include "catalog.h"
 #include "channel.h"
+#include "device.h"
 #include "lifepage.h"
 #include "list.h"
 #include "messages.h"
@@ -31,10 +32,12 @@ struct server {
     struct loop *loop;    /* owned */
     struct uv_loop_s *uv; /* borrowed from `loop`: for watching sockets */
     struct worker worker;
+    struct worker cuda_worker;
     struct lifepages pages;
 
     struct segments segments;
     bool is_short_of_shm; /* the capacity is what /dev/shm had room for */
+    struct devices devices;
     struct storages storages;
     struct catalog catalog;
     struct tickets tickets;
@@ -70,6 +73,9 @@ void server_run(struct server *server);
 
 /* Milliseconds on a clock that only goes forward; that of this event. */
 uint64_t server_now(const struct server *server);
+
+/* Segments destroyed until now, wherever they were. */
+uint64_t server_destroyed(const struct server *server);
 
 /* Whether nobody is here, and nothing that somebody could come for. */
 bool server_is_idle(const struct server *server);

@@ -12,21 +12,27 @@ void storages_init(struct storages *storages) {
 
 void storages_fini(struct storages *storages) {
     assert(storages->by_id.count == 0 && storages->attachments == 0);
-    assert(storages->bytes == 0 && storages->sent_bytes == 0);
+    for (int device = 0; device <= WIRE_DEVICES_MAX; device++) {
+        const struct stored *stored = &storages->on[device];
+        assert(stored->count == 0 && stored->bytes == 0 && stored->sent_bytes == 0);
+        (void)stored;
+    }
     table_fini(&storages->by_id);
 }
 
-static void storage_free(struct storages *storages, struct storage *storage) {
+static void storage_free(struct storage *storage) {
     free(storage->attached);
-    if (storage->range.segment) {
-        segments_give(storages->segments, &storage->range);
-    } else {
+    if (!storage->range.segment) {
         free(storage);
+    } else if (storage->is_spoilt) {
+        segments_abandon(&storage->range);
+    } else {
+        segments_give(&storage->range);
     }
 }
 
-int storage_create(struct storages *storages, struct account *account, uint64_t nbytes,
-                   struct storage **ret_storage, struct waitlist **ret_wait,
+int storage_create(struct storages *storages, struct segments *segments, struct account *account,
+                   uint64_t nbytes, struct storage **ret_storage, struct waitlist **ret_wait,
                    struct shortage *ret_shortage) {
     if (storages->by_id.count >= storages->max) {
         return STATUS_LIMIT;
@@ -36,8 +42,8 @@ int storage_create(struct storages *storages, struct account *account, uint64_t 
         return STATUS_INTERNAL;
     }
     if (nbytes > 0) {
-        int r = segments_take(storages->segments, account->user, nbytes, &storage->range, ret_wait,
-                              ret_shortage);
+        int r =
+            segments_take(segments, account->user, nbytes, &storage->range, ret_wait, ret_shortage);
         if (r != STATUS_OK) {
             free(storage);
             return r;
@@ -45,18 +51,29 @@ int storage_create(struct storages *storages, struct account *account, uint64_t 
     }
     storage->id = storages->next_id + 1;
     storage->nbytes = nbytes;
+    storage->device = segments->device;
     storage->account = account;
     storage->references = 1;
     if (table_set(&storages->by_id, storage->id, storage) < 0) {
-        storage_free(storages, storage);
+        storage_free(storage);
         return STATUS_INTERNAL;
     }
     account_charge(account, ACCOUNT_STORAGES, 1);
     account_charge(account, ACCOUNT_BYTES, nbytes);
     storages->next_id++;
-    storages->bytes += nbytes;
+    storages->on[storage->device].count++;
+    storages->on[storage->device].bytes += nbytes;
     *ret_storage = storage;
     return STATUS_OK;
+}
+
+uint64_t storages_bytes(const struct storages *storages) {
+    uint64_t nbytes = 0;
+
+    for (int device = 0; device <= WIRE_DEVICES_MAX; device++) {
+        nbytes += storages->on[device].bytes;
+    }
+    return nbytes;
 }
 
 struct storage *storage_find(const struct storages *storages, uint64_t id) {
@@ -69,10 +86,12 @@ static uint64_t sent_bytes(const struct storage *storage) {
 }
 
 static void add(struct storages *storages, struct storage *storage, int references, int tickets) {
-    storages->sent_bytes -= sent_bytes(storage);
+    struct stored *stored = &storages->on[storage->device];
+
+    stored->sent_bytes -= sent_bytes(storage);
     storage->references += (uint32_t)references;
     storage->tickets += (uint32_t)tickets;
-    storages->sent_bytes += sent_bytes(storage);
+    stored->sent_bytes += sent_bytes(storage);
 }
 
 void storage_ref(struct storages *storages, struct storage *storage) {
@@ -94,7 +113,8 @@ static void drop(struct storages *storages, struct storage *storage, struct stor
     }
     assert(storage->holders == 0 && storage->tickets == 0);
     table_remove(&storages->by_id, storage->id);
-    storages->bytes -= storage->nbytes;
+    storages->on[storage->device].count--;
+    storages->on[storage->device].bytes -= storage->nbytes;
     storage->next = *dead;
     *dead = storage;
 }
@@ -118,7 +138,7 @@ void storage_unref(struct storages *storages, struct storage *storage) {
         account_return(storage->account, ACCOUNT_ATTACHMENTS, attached_count(storage));
         account_return(storage->account, ACCOUNT_BYTES, storage->nbytes);
         account_return(storage->account, ACCOUNT_STORAGES, 1);
-        storage_free(storages, storage);
+        storage_free(storage);
     }
 }
 
@@ -127,14 +147,13 @@ void storage_unref_sent(struct storages *storages, struct storage *storage) {
     storage_unref(storages, storage);
 }
 
-int storage_write(struct storages *storages, struct storage *storage, const void *bytes,
-                  uint64_t nbytes) {
-    assert(nbytes <= storage->nbytes);
+int storage_write(struct storage *storage, const void *bytes, uint64_t nbytes) {
+    assert(nbytes <= storage->nbytes && storage->device == 0);
     if (nbytes == 0) {
         return 0;
     }
-    return storages->segments->store->write(storage->range.segment->fd,
-                                            range_offset(&storage->range), bytes, nbytes);
+    struct backing *backing = &storage->range.segment->backing;
+    return backing->store->write(backing, range_offset(&storage->range), bytes, nbytes);
 }
 
 uint64_t storage_reach(const struct storage *storage) {

@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,8 @@ struct storage {
     uint32_t references;
     uint32_t holders; /* clients among the references */
     uint32_t tickets; /* tickets among them */
+    uint16_t device;  /* 0: the CPU */
+    bool is_spoilt;   /* a client that used it has ended uncleanly */
 };
 
 /* Older storages that a storage keeps alive. */
@@ -36,23 +39,32 @@ struct attached {
     struct storage *storages[]; /* one reference to each */
 };
 
-struct storages {
-    struct segments *segments; /* borrowed: outlives us */
-    struct table by_id;        /* borrowed values: whoever has a reference owns them together */
-    uint64_t max, bytes, attachments;
+/* What there is on one device. */
+struct stored {
+    uint64_t count, bytes;
     uint64_t sent_bytes; /* of those that only tickets keep */
+};
+
+struct storages {
+    struct table by_id; /* borrowed values: whoever has a reference owns them together */
+    uint64_t max, attachments;
+    struct stored on[1 + WIRE_DEVICES_MAX];
     uint64_t next_id;
 };
 
-/* `segments` and `max` are filled in by the caller. fini asserts that nothing is left. */
+/* `max` is filled in by the caller. fini asserts that nothing is left. */
 void storages_init(struct storages *storages);
 void storages_fini(struct storages *storages);
 
-/* Makes a storage and charges it to `account`; the reference in *ret_storage is the caller's.
- * STATUS_LIMIT (`max`), STATUS_INTERNAL (no memory for the books), else as segments_take(). */
-int storage_create(struct storages *storages, struct account *account, uint64_t nbytes,
-                   struct storage **ret_storage, struct waitlist **ret_wait,
+/* Makes a storage in `segments`, which outlive it, and charges it to `account`; the reference in
+ * *ret_storage is the caller's. STATUS_LIMIT (`max`), STATUS_INTERNAL (no memory for the books),
+ * else as segments_take(). */
+int storage_create(struct storages *storages, struct segments *segments, struct account *account,
+                   uint64_t nbytes, struct storage **ret_storage, struct waitlist **ret_wait,
                    struct shortage *ret_shortage);
+
+/* Of all live ones, wherever they are. */
+uint64_t storages_bytes(const struct storages *storages);
 
 /* Borrowed, or NULL. */
 struct storage *storage_find(const struct storages *storages, uint64_t id);
@@ -64,9 +76,9 @@ void storage_unref(struct storages *storages, struct storage *storage);
 void storage_ref_sent(struct storages *storages, struct storage *storage);
 void storage_unref_sent(struct storages *storages, struct storage *storage);
 
-/* Writes into the storage; `nbytes` at most its size. 0 or a negative errno. */
-int storage_write(struct storages *storages, struct storage *storage, const void *bytes,
-                  uint64_t nbytes);
+/* Writes into the storage, which is on the CPU; `nbytes` at most its size. 0 or a negative errno.
+ */
+int storage_write(struct storage *storage, const void *bytes, uint64_t nbytes);
 
 /* Bytes of `storage` and of those attached to it: what a bundle's name keeps alive. */
 uint64_t storage_reach(const struct storage *storage);

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "bytes.h"
 #include "log.h"
 #include "memory.h"
 
@@ -20,6 +21,9 @@
 
 #define HUGE_PAGE ((uint64_t)2 << 20)
 
+/* A step is a few milliseconds. */
+#define STEPS .unit = 4096, .step = 4 * MIB, .trim_step = 64 * MIB
+
 static int set_size(int fd, uint64_t nbytes) {
     if (nbytes > INT64_MAX) {
         return -EFBIG;
@@ -27,18 +31,18 @@ static int set_size(int fd, uint64_t nbytes) {
     return ftruncate(fd, (off_t)nbytes) == 0 ? 0 : -errno;
 }
 
-static int create_sized(int fd, uint64_t nbytes, int *ret_fd) {
+static int create_sized(struct backing *backing, int fd, uint64_t nbytes) {
     int r = set_size(fd, nbytes);
 
     if (r < 0) {
         close(fd);
         return r;
     }
-    *ret_fd = fd;
+    backing->fd = fd;
     return 0;
 }
 
-static int create_posix(uint64_t nbytes, int *ret_fd) {
+static int create_posix(struct backing *backing, uint64_t nbytes) {
     char name[64];
     uint64_t random;
 
@@ -50,7 +54,7 @@ static int create_posix(uint64_t nbytes, int *ret_fd) {
         int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd >= 0) {
             shm_unlink(name);
-            return create_sized(fd, nbytes, ret_fd);
+            return create_sized(backing, fd, nbytes);
         }
         if (errno != EEXIST) {
             return -errno;
@@ -58,9 +62,9 @@ static int create_posix(uint64_t nbytes, int *ret_fd) {
     }
 }
 
-static int create_memfd(uint64_t nbytes, int *ret_fd) {
+static int create_memfd(struct backing *backing, uint64_t nbytes) {
     int fd = memfd_create("tensorcx", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    int r = fd < 0 ? -errno : create_sized(fd, nbytes, ret_fd);
+    int r = fd < 0 ? -errno : create_sized(backing, fd, nbytes);
 
     if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
         r = -errno;
@@ -80,16 +84,16 @@ static int allocate(int fd, uint64_t offset, uint64_t nbytes) {
 
 /* The first pass reserves the pages; they are zeroed by whoever touches them first, which the
  * second pass over the same part is. */
-static int commit(int fd, uint64_t offset, uint64_t nbytes) {
-    int r = allocate(fd, offset, nbytes);
+static int commit(struct backing *backing, uint64_t offset, uint64_t nbytes) {
+    int r = allocate(backing->fd, offset, nbytes);
 
-    return r < 0 ? r : allocate(fd, offset, nbytes);
+    return r < 0 ? r : allocate(backing->fd, offset, nbytes);
 }
 
-static int trim(int fd, uint64_t offset, uint64_t nbytes) {
+static int trim(struct backing *backing, uint64_t offset, uint64_t nbytes) {
     int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
 
-    return fallocate(fd, mode, (off_t)offset, (off_t)nbytes) == 0 ? 0 : -errno;
+    return fallocate(backing->fd, mode, (off_t)offset, (off_t)nbytes) == 0 ? 0 : -errno;
 }
 
 /* A part of the address space for `nbytes` that begins at a multiple of HUGE_PAGE; *ret_space, of
@@ -120,29 +124,29 @@ static int populate(int fd, uint64_t offset, uint64_t nbytes, char *at) {
 
 /* fallocate() gives small pages only; a write through a mapping that asks for them gives huge ones.
  * Nobody can cut the file short under us: it is sealed. */
-static int commit_huge(int fd, uint64_t offset, uint64_t nbytes) {
+static int commit_huge(struct backing *backing, uint64_t offset, uint64_t nbytes) {
     void *space;
 
     if (offset % HUGE_PAGE || nbytes % HUGE_PAGE) {
-        return commit(fd, offset, nbytes);
+        return commit(backing, offset, nbytes);
     }
     char *at = aligned_space(nbytes, &space);
     if (!at) {
         return -ENOMEM;
     }
-    int r = populate(fd, offset, nbytes, at);
+    int r = populate(backing->fd, offset, nbytes, at);
     munmap(space, nbytes + HUGE_PAGE);
     if (r < 0) {
-        trim(fd, offset, nbytes);
+        trim(backing, offset, nbytes);
     }
     return r;
 }
 
-static int write_all(int fd, uint64_t offset, const void *bytes, uint64_t nbytes) {
+static int write_all(struct backing *backing, uint64_t offset, const void *bytes, uint64_t nbytes) {
     const char *from = bytes;
 
     while (nbytes > 0) {
-        ssize_t n = pwrite(fd, from, nbytes, (off_t)offset);
+        ssize_t n = pwrite(backing->fd, from, nbytes, (off_t)offset);
         if (n < 0 && errno == EINTR) {
             continue;
         }
@@ -158,6 +162,7 @@ static int write_all(int fd, uint64_t offset, const void *bytes, uint64_t nbytes
 
 const struct store store_posix = {.name = "posix",
                                   .backing = 0,
+                                  STEPS,
                                   .create = create_posix,
                                   .commit = commit,
                                   .write = write_all,
@@ -165,6 +170,7 @@ const struct store store_posix = {.name = "posix",
 
 const struct store store_memfd = {.name = "memfd",
                                   .backing = 1,
+                                  STEPS,
                                   .create = create_memfd,
                                   .commit = commit,
                                   .write = write_all,
@@ -172,6 +178,7 @@ const struct store store_memfd = {.name = "memfd",
 
 const struct store store_huge = {.name = "memfd",
                                  .backing = 1,
+                                 STEPS,
                                  .create = create_memfd,
                                  .commit = commit_huge,
                                  .write = write_all,

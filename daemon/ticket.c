@@ -71,7 +71,7 @@ uint64_t tickets_due(const struct tickets *tickets) {
 
 uint64_t tickets_expire(struct tickets *tickets) {
     uint64_t now_ms = tickets->now(tickets->owner);
-    uint64_t bytes = tickets->storages->bytes;
+    uint64_t bytes = storages_bytes(tickets->storages);
     uint64_t count = 0;
 
     while (tickets_due(tickets) <= now_ms) {
@@ -80,7 +80,7 @@ uint64_t tickets_expire(struct tickets *tickets) {
     }
     if (count) {
         log_info("event=ticket.expire count=%" PRIu64 " bytes=%" PRIu64, count,
-                 bytes - tickets->storages->bytes);
+                 bytes - storages_bytes(tickets->storages));
     }
     return count;
 }

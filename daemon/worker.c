@@ -1,11 +1,16 @@
 #include "worker.h"
 
-#include "list.h"
-
 static void on_thread(uv_work_t *request) {
     struct job *job = container_of(request, struct job, request);
 
     job->work(job);
+}
+
+static void on_loop(uv_work_t *request, int status);
+
+static void run(struct worker *worker, struct job *job) {
+    worker->is_busy = true;
+    uv_queue_work(worker->loop, &job->request, on_thread, on_loop);
 }
 
 static void on_loop(uv_work_t *request, int status) {
@@ -13,6 +18,13 @@ static void on_loop(uv_work_t *request, int status) {
     struct worker *worker = job->worker;
 
     (void)status;
+    if (worker->is_serial) {
+        struct list *next = list_pop(&worker->waiting);
+        worker->is_busy = false;
+        if (next) {
+            run(worker, container_of(next, struct job, link));
+        }
+    }
     job->done(job);
     if (worker->settle) {
         worker->settle(worker->owner);
@@ -21,7 +33,15 @@ static void on_loop(uv_work_t *request, int status) {
 
 void worker_submit(struct worker *worker, struct job *job) {
     job->worker = worker;
-    uv_queue_work(worker->loop, &job->request, on_thread, on_loop);
+    if (worker->is_serial && worker->is_busy) {
+        list_append(&worker->waiting, &job->link);
+    } else {
+        run(worker, job);
+    }
+}
+
+void worker_init(struct worker *worker) {
+    list_init(&worker->waiting);
 }
 
 static void do_nothing(struct job *job) {

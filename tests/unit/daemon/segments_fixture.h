@@ -28,25 +28,25 @@ static _Atomic uint64_t *behind_file(int fd) {
     return &behind[info.st_ino % 1024];
 }
 
-static int fake_create(uint64_t nbytes, int *ret_fd) {
+static int fake_create(struct backing *backing, uint64_t nbytes) {
     (void)nbytes;
-    *ret_fd = memfd_create("fake", MFD_CLOEXEC);
-    return *ret_fd < 0 ? -errno : 0;
+    backing->fd = memfd_create("fake", MFD_CLOEXEC);
+    return backing->fd < 0 ? -errno : 0;
 }
 
-static int fake_commit(int fd, uint64_t offset, uint64_t nbytes) {
+static int fake_commit(struct backing *backing, uint64_t offset, uint64_t nbytes) {
     (void)offset;
     if (nbytes > machine_left) {
         return -ENOSPC;
     }
     machine_left -= nbytes;
-    *behind_file(fd) += nbytes;
+    *behind_file(backing->fd) += nbytes;
     pieces_committed++;
     return 0;
 }
 
-static int fake_trim(int fd, uint64_t offset, uint64_t nbytes) {
-    _Atomic uint64_t *left = behind_file(fd);
+static int fake_trim(struct backing *backing, uint64_t offset, uint64_t nbytes) {
+    _Atomic uint64_t *left = behind_file(backing->fd);
     uint64_t given_back = nbytes < *left ? nbytes : *left;
 
     (void)offset;
@@ -55,8 +55,13 @@ static int fake_trim(int fd, uint64_t offset, uint64_t nbytes) {
     return 0;
 }
 
-static const struct store fake = {
-    .name = "fake", .create = fake_create, .commit = fake_commit, .trim = fake_trim};
+static const struct store fake = {.name = "fake",
+                                  .unit = 4096,
+                                  .step = 4 * MIB,
+                                  .trim_step = 64 * MIB,
+                                  .create = fake_create,
+                                  .commit = fake_commit,
+                                  .trim = fake_trim};
 
 struct fixture {
     uv_loop_t loop;
@@ -147,6 +152,6 @@ static struct range *take(struct fixture *f, uint64_t nbytes) {
 }
 
 static void give(struct fixture *f, struct range *range) {
-    segments_give(&f->segments, range);
+    segments_give(range);
     uv_run(&f->loop, UV_RUN_DEFAULT);
 }

@@ -13,7 +13,7 @@ struct fixture {
 };
 
 static void setup(struct fixture *f) {
-    *f = (struct fixture){.storages = {.segments = &f->segments, .max = 100}};
+    *f = (struct fixture){.storages = {.max = 100}};
     f->catalog = (struct catalog){.storages = &f->storages, .ready = &f->ready, .max = 100};
     list_init(&f->ready);
     storages_init(&f->storages);
@@ -31,7 +31,8 @@ static struct storage *given_storage(struct fixture *f, struct account *account)
     struct waitlist *wait;
     struct shortage shortage;
 
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, account, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_OK,
+              storage_create(&f->storages, &f->segments, account, 0, &storage, &wait, &shortage));
     return storage;
 }
 

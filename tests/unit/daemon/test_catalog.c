@@ -19,15 +19,13 @@ static void setup(struct fixture *f) {
     struct waitlist *wait;
     struct shortage shortage;
 
-    *f = (struct fixture){.storages = {.segments = &f->segments, .max = 1000},
-                          .account = {.has_client = true},
-                          .now_ms = 1};
+    *f = (struct fixture){.storages = {.max = 1000}, .account = {.has_client = true}, .now_ms = 1};
     f->catalog = (struct catalog){.storages = &f->storages, .ready = &f->ready, .max = 1000};
     list_init(&f->ready);
     storages_init(&f->storages);
     catalog_init(&f->catalog);
-    EXPECT_EQ(STATUS_OK,
-              storage_create(&f->storages, &f->account, 0, &f->storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &f->storage,
+                                        &wait, &shortage));
 }
 
 static void teardown(struct fixture *f) {

@@ -40,7 +40,7 @@ static void on_closed(struct forkpages *forks) {
 
 static void setup(struct fixture *f) {
     *f = (struct fixture){
-        .storages = {.segments = &f->segments, .max = 100},
+        .storages = {.max = 100},
         .account.has_client = true,
         .channels = {.storages = &f->storages, .max = CHANNELS},
         .forks = {.pages = &f->pages, .freed = on_freed, .closed = on_closed, .max = 10},
@@ -74,7 +74,8 @@ static struct storage *given_storage(struct fixture *f) {
     struct waitlist *wait;
     struct shortage shortage;
 
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->account, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &storage, &wait,
+                                        &shortage));
     return storage;
 }
 

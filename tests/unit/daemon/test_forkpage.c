@@ -37,7 +37,7 @@ static void on_closed(struct forkpages *forks) {
 
 static void setup(struct fixture *f) {
     *f = (struct fixture){
-        .storages = {.segments = &f->segments, .max = 1000},
+        .storages = {.max = 1000},
         .account.has_client = true,
         .tickets = {.storages = &f->storages, .now = now},
         .forks = {.pages = &f->pages, .freed = on_freed, .closed = on_closed, .max = PAGES},
@@ -67,7 +67,8 @@ static uint64_t given_held(struct fixture *f) {
     struct waitlist *wait;
     struct shortage shortage;
 
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->account, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &storage, &wait,
+                                        &shortage));
     EXPECT_EQ(0, hold_grant(&f->holds, storage));
     storage_unref(&f->storages, storage);
     return storage->id;

@@ -24,8 +24,7 @@ static uint64_t now(void *owner) {
 }
 
 static void setup(struct fixture *f) {
-    *f = (struct fixture){.storages = {.segments = &f->segments, .max = LIMIT},
-                          .account = {.has_client = true}};
+    *f = (struct fixture){.storages = {.max = LIMIT}, .account = {.has_client = true}};
     storages_init(&f->storages);
     f->tickets = (struct tickets){.storages = &f->storages, .now = now};
     tickets_init(&f->tickets);
@@ -55,7 +54,8 @@ static struct storage *given_storage(struct fixture *f) {
     struct waitlist *wait;
     struct shortage shortage;
 
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->account, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &storage, &wait,
+                                        &shortage));
     return storage;
 }
 
@@ -105,7 +105,8 @@ TEST(a_limit_on_storages_is_kept) {
     f.storages.max = 1;
     struct storage *only = given_storage(&f);
 
-    EXPECT_EQ(STATUS_LIMIT, storage_create(&f.storages, &f.account, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_LIMIT,
+              storage_create(&f.storages, &f.segments, &f.account, 0, &storage, &wait, &shortage));
     storage_unref(&f.storages, only);
     storage_unref(&f.storages, given_storage(&f));
     teardown(&f);

@@ -25,9 +25,7 @@ static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_n
 }
 
 static void setup(struct fixture *f) {
-    *f = (struct fixture){.storages = {.segments = &f->segments, .max = 100},
-                          .account.has_client = true,
-                          .now_ms = 5};
+    *f = (struct fixture){.storages = {.max = 100}, .account.has_client = true, .now_ms = 5};
     f->tickets =
         (struct tickets){.storages = &f->storages, .now = now, .owner = f, .lease_ms = LEASE_MS};
     f->alice = f->bob =
@@ -57,7 +55,8 @@ static struct storage *given_storage(struct fixture *f) {
     struct waitlist *wait;
     struct shortage shortage;
 
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->account, 0, &storage, &wait, &shortage));
+    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &storage, &wait,
+                                        &shortage));
     EXPECT_EQ(0, hold_grant(&f->alice, storage));
     storage_unref(&f->storages, storage);
     return storage;
