@@ -1,8 +1,8 @@
 /*
  * import.h - which segments on devices a client has mapped
  *
- * A MAP of such a segment makes its client an importer, until it says UNMAP or is gone. Each client
- * has one `struct imports`. Knows neither clients nor messages.
+ * A MAP of such a segment makes its client an importer, until it has said UNMAP as often or is
+ * gone. Each client has one `struct imports`. Knows neither clients nor messages.
  */
 #pragma once
 
@@ -12,8 +12,13 @@
 #include "segment.h"
 #include "table.h"
 
+struct import {
+    struct segment *segment; /* borrowed: it lasts as long as it is imported */
+    uint64_t maps;           /* not taken back by UNMAP */
+};
+
 struct imports {
-    struct table segments; /* of struct segment, by id; they last as long as we have them mapped */
+    struct table by_segment; /* of struct import; owned */
 };
 
 void imports_init(struct imports *imports);
@@ -21,10 +26,10 @@ void imports_init(struct imports *imports);
 /* Lets go of all of them: the client is gone. */
 void imports_fini(struct imports *imports);
 
-/* The client maps `segment`, perhaps not for the first time. 0 or -ENOMEM. */
+/* The client maps `segment`, once more. 0 or -ENOMEM. */
 int imports_add(struct imports *imports, struct segment *segment);
 
-/* It has it mapped no more. False: it had not. */
+/* It takes that back, once. False: it had nothing mapped. */
 bool imports_remove(struct imports *imports, uint64_t id);
 
 /* Bytes of the dying segments of `device` that the client has mapped. */
