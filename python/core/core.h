@@ -137,6 +137,8 @@ PyObject *shape_to_python(int32_t ndim, const int64_t *shape, int64_t unit);
 
 size_t array_nbytes(const tcx_array_t *array);
 
+/* ---------------------------------------------------------------------------------- source.c */
+
 /* The elements of a Python object, borrowed from it until source_close(). */
 struct source {
     tcx_array_t array;
