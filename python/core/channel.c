@@ -41,7 +41,7 @@ PyObject *channel_open(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
     tcx_client_t *client = client_usable(self);
     const char *name;
-    if (!client || !core_args(7, nargs, kwnames) || !is_class(state, args[0]) ||
+    if (!client || !core_args(8, nargs, kwnames) || !is_class(state, args[0]) ||
         !(name = text_from_python(args[1])))
         return NULL;
     tcx_channel_options_t options = {
@@ -51,7 +51,7 @@ PyObject *channel_open(CORE_METHOD_ARGUMENTS) {
         .participants = (uint32_t)PyLong_AsUnsignedLong(args[5]),
         .buffer_nbytes = PyLong_AsUnsignedLongLong(args[6]),
     };
-    if (PyErr_Occurred())
+    if (PyErr_Occurred() || device_from_python(state, args[7], &options.device) < 0)
         return NULL;
     tcx_channel_t *channel;
     int status;
@@ -123,12 +123,15 @@ static PyObject *channel_info(CORE_METHOD_ARGUMENTS) {
     CORE_BEGIN_ASKING
     tcx_channel_info(channel_of(self), &info);
     CORE_END_ASKING
-    return Py_BuildValue("{s:I, s:I, s:I, s:I, s:K, s:K, s:K, s:I, s:I, s:I, s:K, s:O}", /* */
+    PyObject *device = device_to_python(info.device);
+    if (!device)
+        return NULL;
+    return Py_BuildValue("{s:I, s:I, s:I, s:I, s:K, s:K, s:K, s:I, s:I, s:I, s:K, s:O, s:N}", /* */
                          "flags", info.flags, "capacity", info.capacity, "buffers", info.buffers,
                          "participants", info.participants, "buffer_bytes", info.buffer_nbytes,
                          "bytes", info.nbytes, "messages", info.messages, "depth", info.depth,
                          "handles", info.handles, "readers", info.readers, "missed", info.missed,
-                         "is_shut_down", info.is_closed ? Py_True : Py_False);
+                         "is_shut_down", info.is_closed ? Py_True : Py_False, "device", device);
 }
 
 /* Adds to the list `context`, without the GIL. Non-zero stops: an exception is set. */
@@ -178,17 +181,21 @@ static PyObject *seated_to_python(const tcx_channel_entry_t *entry) {
 static int add_channel(void *context, const tcx_channel_entry_t *entry) {
     core_enter_python();
     PyObject *seated = seated_to_python(entry);
+    PyObject *device = device_to_python(entry->device);
     PyObject *item =
-        seated ? Py_BuildValue("{s:s, s:I, s:I, s:I, s:I, s:K, s:K, s:I, s:O, s:O}", /* */
-                               "name", entry->name, "flags", entry->flags, "capacity",
-                               entry->capacity, "buffers", entry->buffers, "participants",
-                               entry->participants, "buffer_bytes", entry->buffer_nbytes,
-                               "messages", entry->messages, "depth", entry->depth, "is_shut_down",
-                               entry->is_closed ? Py_True : Py_False, "seated", seated)
-               : NULL;
+        seated && device
+            ? Py_BuildValue("{s:s, s:I, s:I, s:I, s:I, s:K, s:K, s:I, s:O, s:O, s:O}", /* */
+                            "name", entry->name, "flags", entry->flags, "capacity", entry->capacity,
+                            "buffers", entry->buffers, "participants", entry->participants,
+                            "buffer_bytes", entry->buffer_nbytes, "messages", entry->messages,
+                            "depth", entry->depth, "is_shut_down",
+                            entry->is_closed ? Py_True : Py_False, "seated", seated, "device",
+                            device)
+            : NULL;
     int failed = !item || PyList_Append(context, item) < 0;
     Py_XDECREF(item);
     Py_XDECREF(seated);
+    Py_XDECREF(device);
     core_leave_python();
     return failed;
 }

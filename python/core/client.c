@@ -114,48 +114,55 @@ static int optional_text_of(PyObject *text, const char **ret_text) {
     return 0;
 }
 
-/* (flags, ttl) at `args`. 0 or -1. */
-static int put_options_of(PyObject *const *args, tcx_put_options_t *ret_options) {
-    long flags = PyLong_AsLong(args[0]);
-    double ttl = PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred())
+/* (flags, ttl, device, stream) at `args`. 0 or -1. */
+static int put_options_of(struct core_state *state, PyObject *const *args,
+                          tcx_put_options_t *ret_options, intptr_t *ret_stream) {
+    tcx_put_options_t options = {.flags = (unsigned)PyLong_AsLong(args[0])};
+    options.ttl = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred() || device_from_python(state, args[2], &options.device) < 0)
         return -1;
-    *ret_options = (tcx_put_options_t){.flags = (unsigned)flags, .ttl = ttl};
-    return 0;
+    *ret_options = options;
+    return stream_from_python(state, args[3], 0, ret_stream);
 }
 
 /* ------------------------------------------------------------------------------- new tensors */
 
-/* _empty(shape: tuple, format: str, zero: bool) */
+/* _empty(shape: tuple, format: str, zero: bool, device: str | None) */
 static PyObject *client_empty(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
     int64_t shape[TCX_NDIM_MAX];
     int32_t ndim;
     tcx_dtype_t dtype;
+    tcx_device_t device;
     tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(3, nargs, kwnames) || shape_from_python(args[0], shape, &ndim) < 0 ||
-        dtype_from_python(state, args[1], &dtype) < 0)
+    if (!client || !core_args(4, nargs, kwnames) || shape_from_python(args[0], shape, &ndim) < 0 ||
+        dtype_from_python(state, args[1], &dtype) < 0 ||
+        device_from_python(state, args[3], &device) < 0)
         return NULL;
     int zero = args[2] == Py_True;
     tcx_tensor_t *tensor;
     int status;
     CORE_BEGIN_ASKING
-    status = zero ? tcx_zeros(client, (tcx_device_t){0}, dtype, ndim, shape, &tensor)
-                  : tcx_empty(client, (tcx_device_t){0}, dtype, ndim, shape, &tensor);
+    status = zero ? tcx_zeros(client, device, dtype, ndim, shape, &tensor)
+                  : tcx_empty(client, device, dtype, ndim, shape, &tensor);
     CORE_END_ASKING
     return status ? core_raise(state, status) : tensor_wrap(state, self, tensor);
 }
 
-/* _put(name: str | None, source, flags: int, ttl: float) */
+/* _put(name: str | None, source, flags: int, ttl: float, device: str | None, stream: int |
+ * None) */
 static PyObject *client_put(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
     tcx_client_t *client = client_usable(self);
     const char *name;
     tcx_put_options_t options;
+    intptr_t stream;
     struct source source;
-    if (!client || !core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
-        put_options_of(args + 2, &options) < 0 || source_open(state, args[1], &source) < 0)
+    if (!client || !core_args(6, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
+        put_options_of(state, args + 2, &options, &stream) < 0 ||
+        source_open(state, args[1], &source) < 0)
         return NULL;
+    source.array.stream = stream;
     tcx_tensor_t *tensor;
     int status;
     CORE_BEGIN_ASKING
@@ -181,15 +188,18 @@ static PyObject *client_is_shared(CORE_METHOD_ARGUMENTS) {
 
 /* ----------------------------------------------------------------------------------- bundles */
 
-/* _put_bundle(name: str | None, items: list[tuple[path, source | None]], flags: int, ttl: float) */
+/* _put_bundle(name: str | None, items: list[tuple[path, source | None]], flags: int, ttl: float,
+ * device: str | None, stream: int | None) */
 static PyObject *client_put_bundle(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
     tcx_client_t *client = client_usable(self);
     const char *name;
     tcx_put_options_t options;
+    intptr_t stream;
     struct items items;
-    if (!client || !core_args(4, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
-        put_options_of(args + 2, &options) < 0 || items_open(state, args[1], &items) < 0)
+    if (!client || !core_args(6, nargs, kwnames) || optional_text_of(args[0], &name) < 0 ||
+        put_options_of(state, args + 2, &options, &stream) < 0 ||
+        items_open(state, args[1], stream, &items) < 0)
         return NULL;
     tcx_bundle_t *bundle;
     int status;
@@ -249,19 +259,21 @@ static int add_entry(void *context, const tcx_entry_t *entry) {
         entry->is_bundle ? Py_NewRef(Py_None) : shape_to_python(entry->ndim, entry->shape, 1);
     PyObject *format =
         entry->is_bundle ? Py_NewRef(Py_None) : PyUnicode_FromString(format_of(entry->dtype));
-    if (shape && format)
+    PyObject *device = entry->is_bundle ? Py_NewRef(Py_None) : device_to_python(entry->device);
+    if (shape && format && device)
         item = Py_BuildValue(
-            "{s:s, s:K, s:K, s:K, s:O, s:O, s:O, s:O, s:d, s:d, s:K, s:i, s:O}", /* */
+            "{s:s, s:K, s:K, s:K, s:O, s:O, s:O, s:O, s:d, s:d, s:K, s:i, s:O, s:O}", /* */
             "name", entry->name, "version", entry->version, "storage_id", entry->storage_id,
             "nbytes", entry->nbytes, "is_bundle", entry->is_bundle ? Py_True : Py_False, "readonly",
             entry->readonly ? Py_True : Py_False, "ephemeral",
             entry->ephemeral ? Py_True : Py_False, "shape", shape, "age", entry->age, "ttl",
             entry->ttl_left, "holders", entry->holders, "publisher", entry->publisher, "format",
-            format);
+            format, "device", device);
     int failed = !item || PyList_Append(context, item) < 0;
     Py_XDECREF(item);
     Py_XDECREF(shape);
     Py_XDECREF(format);
+    Py_XDECREF(device);
     core_leave_python();
     return failed;
 }
@@ -326,14 +338,14 @@ static PyObject *client_stats(CORE_METHOD_ARGUMENTS) {
     PyOS_snprintf(boot_id, sizeof boot_id, "%016llx", (unsigned long long)s.boot_id);
     return Py_BuildValue(
         "{s:K, s:s, s:s, s:N, s:s, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K,"
-        " s:K, s:K, s:K}",
+        " s:K, s:K, s:K, s:K}",
         "pid", s.pid, "version", version, "boot_id", boot_id, "socket", client_socket(self, NULL),
         "backing", s.backing ? "memfd" : "posix", "uptime_ms", s.uptime_ms, "clients", s.clients,
         "holds", s.holds, "storages", s.storages, "bytes", s.bytes, "names", s.names, "tickets",
         s.tickets, "channels", s.channels, "segments", s.segments, "committed_bytes",
         s.committed_bytes, "warm_bytes", s.warm_bytes, "capacity_bytes", s.capacity_bytes,
         "waiting", s.waiting, "last_version", s.version, "requests", s.requests, "dropped",
-        s.dropped);
+        s.dropped, "devices", s.devices);
 }
 
 /* As add_entry(). */
@@ -342,13 +354,14 @@ static int add_peer(void *context, const tcx_peer_t *peer) {
     PyObject *program =
         PyUnicode_DecodeUTF8(peer->program, (Py_ssize_t)strlen(peer->program), "replace");
     PyObject *item =
-        program ? Py_BuildValue("{s:K, s:i, s:i, s:O, s:K, s:K, s:K, s:K, s:d, s:O, s:O}", /* */
-                                "id", peer->id, "pid", peer->pid, "uid", peer->uid, "program",
-                                program, "tensors", peer->storages, "bytes", peer->bytes, "tickets",
-                                peer->tickets, "waiting", peer->waiting, "age", peer->age,
-                                "connected", peer->connected ? Py_True : Py_False, "is_self",
-                                peer->is_self ? Py_True : Py_False)
-                : NULL;
+        program
+            ? Py_BuildValue("{s:K, s:i, s:i, s:O, s:K, s:K, s:K, s:K, s:K, s:d, s:O, s:O}", /* */
+                            "id", peer->id, "pid", peer->pid, "uid", peer->uid, "program", program,
+                            "tensors", peer->storages, "bytes", peer->bytes, "device_bytes",
+                            peer->device_bytes, "tickets", peer->tickets, "waiting", peer->waiting,
+                            "age", peer->age, "connected", peer->connected ? Py_True : Py_False,
+                            "is_self", peer->is_self ? Py_True : Py_False)
+            : NULL;
     int failed = !item || PyList_Append(context, item) < 0;
     Py_XDECREF(item);
     Py_XDECREF(program);
@@ -380,6 +393,10 @@ static PyMethodDef methods[] = {
                 "Ends the daemon in good order: mapped memory stays valid, names are gone."),
     CORE_METHOD("stats", client_stats, "Counters of the daemon, a flat mapping."),
     CORE_METHOD("clients", client_clients, "Every client of the daemon and what it holds."),
+    CORE_METHOD(
+        "devices", device_list,
+        "The daemon's CUDA devices, and what it has there. Its driver is loaded if that has "
+        "not happened; DeviceError if it has none."),
     CORE_METHOD("delete", client_delete,
                 "Removes a name; its memory is free when its last user is gone."),
     CORE_METHOD("_empty", client_empty, NULL),

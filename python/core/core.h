@@ -137,20 +137,46 @@ PyObject *shape_to_python(int32_t ndim, const int64_t *shape, int64_t unit);
 
 size_t array_nbytes(const tcx_array_t *array);
 
+/* ---------------------------------------------------------------------------------- device.c */
+
+int device_is_cuda(tcx_device_t device);
+
+/* "cpu", "cuda" or "cuda:1"; None is {0, 0}. 0, or -1 and an exception. */
+int device_from_python(struct core_state *state, PyObject *object, tcx_device_t *ret_device);
+PyObject *device_to_python(tcx_device_t device);
+
+/* A stream as DLPack numbers them; NULL and None are 0, all of them. -1, none, only where
+ * `may_skip`. 0, or -1 and an exception. */
+int stream_from_python(struct core_state *state, PyObject *object, int may_skip,
+                       intptr_t *ret_stream);
+
+/* on_device(ordinal: int, function, *args): what function(*args) returns, called while that CUDA
+ * device, if there is one, is this thread's current one. */
+PyObject *device_call(PyObject *module, PyObject *args);
+
+/* Client.devices(): the CUDA devices of the daemon. */
+PyObject *device_list(CORE_METHOD_ARGUMENTS);
+
 /* ---------------------------------------------------------------------------------- source.c */
 
 /* The elements of a Python object, borrowed from it until source_close(). */
 struct source {
     tcx_array_t array;
     tcx_tensor_t *tensor; /* owned; NULL: the object is no Tensor */
-    Py_buffer view;       /* owned; view.obj NULL: the object is a Tensor */
+    Py_buffer view;       /* owned; view.obj NULL: the object has no buffer */
     int64_t *strides;     /* owned; NULL: C order. What array.strides points to */
     void *packed;         /* owned; NULL: not needed. What array.data points to */
+    void *managed;        /* owned; NULL: the object is no capsule */
+    void (*release)(void *managed);
 };
 
-/* `object` is a Tensor or has the buffer protocol. 0, or -1 and an exception. */
+/* `object` is a Tensor, has the buffer protocol, or is a DLPack capsule, which is consumed. 0, or
+ * -1 and an exception. */
 int source_open(struct core_state *state, PyObject *object, struct source *ret_source);
 void source_close(struct source *source);
+
+/* describe(source): (shape, format, device, address, nbytes). */
+PyObject *source_describe(PyObject *module, PyObject *object);
 
 /* ----------------------------------------------------------------------------------- items.c */
 
@@ -161,8 +187,8 @@ struct items {
     struct source *sources; /* owned; array NULL: an empty mapping, nothing to close */
 };
 
-/* From list[tuple[path, source | None]]. 0, or -1 and an exception. */
-int items_open(struct core_state *state, PyObject *list, struct items *ret_items);
+/* From list[tuple[path, source | None]], all written on `stream`. 0, or -1 and an exception. */
+int items_open(struct core_state *state, PyObject *list, intptr_t stream, struct items *ret_items);
 void items_close(struct items *items);
 
 /* ---------------------------------------------------------------------------------- client.c */
@@ -229,7 +255,8 @@ extern PyType_Spec channel_spec, sender_spec, receiver_spec;
 tcx_channel_t *channel_of(PyObject *self);
 
 /* Client._channel(class: type, name: str, flags: int, capacity: int, buffers: int,
- * participants: int, nbytes: int): a handle; `class` is a subclass of _core.Channel. */
+ * participants: int, nbytes: int, device: str | None): a handle; `class` is a subclass of
+ * _core.Channel. */
 PyObject *channel_open(CORE_METHOD_ARGUMENTS);
 
 /* Client._channels(): every channel of the daemon. */
@@ -249,6 +276,10 @@ PyObject *ticket_redeem(CORE_METHOD_ARGUMENTS);
 /* Tensor.__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None) */
 PyObject *dlpack_export(CORE_METHOD_ARGUMENTS);
 
-/* Client._from_capsule(capsule, copy_mode): the Tensor of what a capsule carries, which is
- * consumed. */
+/* What a capsule carries: for source_open(). The managed tensor is the source's then. 0, or -1 and
+ * an exception. */
+int dlpack_open(struct core_state *state, PyObject *capsule, struct source *ret_source);
+
+/* Client._from_capsule(capsule, copy_mode, stream): the Tensor of what a capsule carries, which is
+ * consumed; on a CUDA device, when the stream's work is done. */
 PyObject *dlpack_import(CORE_METHOD_ARGUMENTS);

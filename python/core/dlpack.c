@@ -91,35 +91,65 @@ static int pair_of(PyObject *value, const char *name, long *ret_first, long *ret
     return *ret_second == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Checks the request. 0, or -1 and TypeError or ExchangeError. */
-static int request_check(struct core_state *state, const struct request *request,
-                         int *ret_versioned, int *ret_copy) {
-    long major = 0, minor, device_type, device_id;
-    if (request->stream != Py_None) {
-        if (PyLong_Check(request->stream))
-            core_raise_exchange(state, "stream must be None for a tensor on the CPU, not %R",
-                                request->stream);
-        else
-            PyErr_Format(PyExc_TypeError, "stream must be None or an int, not %R", request->stream);
+/* What is exported. */
+struct answer {
+    tcx_device_t device;
+    int versioned;
+    int copy;
+};
+
+/* Where the consumer wants it: here, or a copy on the CPU. 0, or -1 and TypeError or ExchangeError.
+ */
+static int answer_device(struct core_state *state, const struct request *request,
+                         struct answer *answer) {
+    long type, id;
+    if (request->dl_device == Py_None)
+        return 0;
+    if (pair_of(request->dl_device, "dl_device", &type, &id) < 0)
         return -1;
+    if (type == answer->device.type && id == answer->device.id)
+        return 0;
+    if (type == kDLCPU && id == 0 && (answer->copy || request->copy == Py_None)) {
+        answer->device = (tcx_device_t){TCX_CPU, 0};
+        answer->copy = 1;
+        return 0;
     }
+    core_raise_exchange(state, "dl_device %R: a tensor on (%d, %d) stays there%s",
+                        request->dl_device, (int)answer->device.type, (int)answer->device.id,
+                        device_is_cuda(answer->device) ? ", or is copied to the CPU, (1, 0)" : "");
+    return -1;
+}
+
+/* Nothing that the library does is under way after its call, so no stream has to wait for anything.
+ * 0, or -1 and TypeError or ExchangeError. */
+static int check_stream(struct core_state *state, PyObject *stream, tcx_device_t device) {
+    intptr_t number;
+    if (device_is_cuda(device))
+        return stream_from_python(state, stream, 1, &number);
+    if (stream == Py_None)
+        return 0;
+    if (PyLong_Check(stream))
+        core_raise_exchange(state, "stream must be None for a tensor on the CPU, not %R", stream);
+    else
+        PyErr_Format(PyExc_TypeError, "stream must be None or an int, not %R", stream);
+    return -1;
+}
+
+/* `here`: where the tensor is. 0, or -1 and TypeError or ExchangeError. */
+static int answer_to(struct core_state *state, const struct request *request, tcx_device_t here,
+                     struct answer *ret_answer) {
+    struct answer answer = {.device = here};
+    long major = 0, minor;
+    if (request->copy != Py_None && (answer.copy = PyObject_IsTrue(request->copy)) < 0)
+        return -1;
+    if (answer_device(state, request, &answer) < 0 ||
+        check_stream(state, request->stream, answer.device) < 0)
+        return -1;
     if (request->max_version != Py_None &&
         pair_of(request->max_version, "max_version", &major, &minor) < 0)
         return -1;
-    if (request->dl_device != Py_None) {
-        if (pair_of(request->dl_device, "dl_device", &device_type, &device_id) < 0)
-            return -1;
-        if (device_type != kDLCPU || device_id != 0) {
-            core_raise_exchange(state, "dl_device %R: a tensor on the CPU, (1, 0), stays there",
-                                request->dl_device);
-            return -1;
-        }
-    }
-    int copy = request->copy == Py_None ? 0 : PyObject_IsTrue(request->copy);
-    if (copy < 0)
-        return -1;
-    *ret_versioned = major >= 1;
-    *ret_copy = copy;
+    answer.versioned = major >= 1;
+    *ret_answer = answer;
     return 0;
 }
 
@@ -127,20 +157,21 @@ PyObject *dlpack_export(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
     tcx_tensor_t *tensor = tensor_get(self);
     struct request request;
-    int versioned, copy;
+    struct answer answer;
     if (!tensor || request_read(args, nargs, kwnames, &request) < 0 ||
-        request_check(state, &request, &versioned, &copy) < 0)
+        answer_to(state, &request, tcx_tensor_array(tensor)->device, &answer) < 0)
         return NULL;
 
-    tcx_client_t *client = copy ? client_usable(((struct tensor_object *)self)->client) : NULL;
-    if (copy && !client)
+    tcx_client_t *client =
+        answer.copy ? client_usable(((struct tensor_object *)self)->client) : NULL;
+    if (answer.copy && !client)
         return NULL;
     tensor = tcx_tensor_ref(tensor); /* close() may come while the GIL is away */
-    if (copy) {
+    if (answer.copy) {
         tcx_tensor_t *source = tensor;
         int status;
         CORE_BEGIN_ASKING
-        status = tcx_copy(client, tcx_tensor_array(source), (tcx_device_t){0}, &tensor);
+        status = tcx_copy(client, tcx_tensor_array(source), answer.device, &tensor);
         CORE_END_ASKING
         if (status)
             core_raise(state, status);
@@ -148,8 +179,8 @@ PyObject *dlpack_export(CORE_METHOD_ARGUMENTS) {
         if (status)
             return NULL;
     }
-    PyObject *capsule =
-        versioned ? capsule_versioned(state, tensor, copy) : capsule_legacy(state, tensor);
+    PyObject *capsule = answer.versioned ? capsule_versioned(state, tensor, answer.copy)
+                                         : capsule_legacy(state, tensor);
     core_tensor_unref(tensor);
     return capsule;
 }
@@ -174,13 +205,64 @@ static PyObject *refuse(struct core_state *state, PyObject *capsule) {
     return NULL;
 }
 
-/* _from_capsule(capsule, copy_mode: int) */
+static void release_versioned(void *managed) {
+    struct DLManagedTensorVersioned *self = managed;
+    if (self->deleter)
+        self->deleter(self);
+}
+
+static void release_legacy(void *managed) {
+    struct DLManagedTensor *self = managed;
+    if (self->deleter)
+        self->deleter(self);
+}
+
+static void array_of(const DLTensor *tensor, tcx_array_t *ret_array) {
+    *ret_array = (tcx_array_t){
+        .data = (void *)((uintptr_t)tensor->data + tensor->byte_offset),
+        .dtype = {tensor->dtype.code, tensor->dtype.bits, tensor->dtype.lanes},
+        .ndim = tensor->ndim,
+        .shape = tensor->shape,
+        .strides = tensor->strides,
+        .device = {(int32_t)tensor->device.device_type, tensor->device.device_id},
+    };
+}
+
+int dlpack_open(struct core_state *state, PyObject *capsule, struct source *ret_source) {
+    struct DLManagedTensorVersioned *versioned =
+        capsule_take(capsule, VERSIONED, "used_" VERSIONED);
+    struct DLManagedTensor *legacy =
+        versioned ? NULL : capsule_take(capsule, LEGACY, "used_" LEGACY);
+    struct source source = {.release = release_versioned, .managed = versioned};
+    if (legacy) {
+        source = (struct source){.release = release_legacy, .managed = legacy};
+        array_of(&legacy->dl_tensor, &source.array);
+    } else if (!versioned) {
+        refuse(state, capsule);
+        return -1;
+    } else if (versioned->version.major != DLPACK_MAJOR_VERSION) {
+        core_raise_exchange(state, "the producer speaks DLPack %u.%u, we %d.x",
+                            (unsigned)versioned->version.major, (unsigned)versioned->version.minor,
+                            DLPACK_MAJOR_VERSION);
+        source_close(&source);
+        return -1;
+    } else {
+        array_of(&versioned->dl_tensor, &source.array);
+        source.array.readonly = (versioned->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+    }
+    *ret_source = source;
+    return 0;
+}
+
+/* _from_capsule(capsule, copy_mode: int, stream: int | None) */
 PyObject *dlpack_import(CORE_METHOD_ARGUMENTS) {
     struct core_state *state = core_state(type);
-    if (!core_args(2, nargs, kwnames))
+    intptr_t stream;
+    if (!core_args(3, nargs, kwnames))
         return NULL;
     tcx_copy_mode_t mode = (tcx_copy_mode_t)PyLong_AsLong(args[1]);
-    if (PyErr_Occurred() || (mode == TCX_COPY_ALWAYS && !client_usable(self)))
+    if (PyErr_Occurred() || (mode == TCX_COPY_ALWAYS && !client_usable(self)) ||
+        stream_from_python(state, args[2], 0, &stream) < 0)
         return NULL;
     struct DLManagedTensorVersioned *versioned =
         capsule_take(args[0], VERSIONED, "used_" VERSIONED);
@@ -195,6 +277,11 @@ PyObject *dlpack_import(CORE_METHOD_ARGUMENTS) {
     CORE_BEGIN_ASKING
     status = versioned ? tcx_from_dlpack(client, versioned, mode, &tensor)
                        : tcx_from_dlpack_legacy(client, legacy, mode, &tensor);
+    if (!status) {
+        status = tcx_synchronize(tcx_tensor_array(tensor)->device, stream);
+        if (status)
+            tcx_tensor_unref(tensor);
+    }
     CORE_END_ASKING
     return status ? core_raise(state, status) : tensor_wrap(state, self, tensor);
 }

@@ -33,7 +33,8 @@ static const char **path_of(PyObject *tuple, size_t *ret_depth) {
 }
 
 /* One (path, source or None) of the list. 0 or -1. */
-static int items_add(struct core_state *state, PyObject *pair, struct items *items) {
+static int items_add(struct core_state *state, PyObject *pair, intptr_t stream,
+                     struct items *items) {
     PyObject *path = PyTuple_GetItem(pair, 0), *object = PyTuple_GetItem(pair, 1);
     if (!path || !object)
         return -1;
@@ -47,13 +48,14 @@ static int items_add(struct core_state *state, PyObject *pair, struct items *ite
             PyMem_Free((void *)item->path);
             return -1;
         }
+        source->array.stream = stream;
         item->array = &source->array;
     }
     items->count++;
     return 0;
 }
 
-int items_open(struct core_state *state, PyObject *list, struct items *ret_items) {
+int items_open(struct core_state *state, PyObject *list, intptr_t stream, struct items *ret_items) {
     Py_ssize_t count = PyList_Size(list);
     if (count < 0)
         return -1;
@@ -67,7 +69,7 @@ int items_open(struct core_state *state, PyObject *list, struct items *ret_items
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++)
-        if (items_add(state, PyList_GetItem(list, i), &items) < 0) {
+        if (items_add(state, PyList_GetItem(list, i), stream, &items) < 0) {
             items_close(&items);
             return -1;
         }

@@ -115,6 +115,8 @@ static void core_free(void *module) {
 static PyMethodDef functions[] = {
     {"register", core_register, METH_VARARGS, NULL},
     {"version", core_version, METH_NOARGS, "Version of the library."},
+    {"describe", source_describe, METH_O, NULL},
+    {"on_device", device_call, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

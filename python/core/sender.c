@@ -73,11 +73,12 @@ static PyObject *send_loan(struct core_state *state, PyObject *self, PyObject *l
 }
 
 static PyObject *send_source(struct core_state *state, PyObject *self, PyObject *object,
-                             double timeout) {
+                             double timeout, intptr_t stream) {
     struct source source;
     int status;
     if (source_open(state, object, &source) < 0)
         return NULL;
+    source.array.stream = stream;
     CORE_BEGIN_ASKING
     status = tcx_channel_send(channel_of(self), &source.array, timeout);
     CORE_END_ASKING
@@ -88,10 +89,10 @@ static PyObject *send_source(struct core_state *state, PyObject *self, PyObject 
 }
 
 static PyObject *send_items(struct core_state *state, PyObject *self, PyObject *list,
-                            double timeout) {
+                            double timeout, intptr_t stream) {
     struct items items;
     int status;
-    if (items_open(state, list, &items) < 0)
+    if (items_open(state, list, stream, &items) < 0)
         return NULL;
     CORE_BEGIN_ASKING
     status = tcx_channel_send_bundle(channel_of(self), items.items, items.count, timeout);
@@ -103,22 +104,24 @@ static PyObject *send_items(struct core_state *state, PyObject *self, PyObject *
 }
 
 static PyObject *sender_send(CORE_METHOD_ARGUMENTS) {
-    static const struct arguments what = {"send", {"x", "timeout"}, 2, 1};
+    static const struct arguments what = {"send", {"x", "timeout", "stream"}, 2, 1};
     struct core_state *state = core_state(type);
     PyObject *said[ARGUMENTS_MAX];
     double timeout;
+    intptr_t stream;
     if (!core_arguments(&what, args, nargs, kwnames, said) ||
-        !timeout_from_python(said[1], &timeout))
+        !timeout_from_python(said[1], &timeout) ||
+        stream_from_python(state, said[2], 0, &stream) < 0)
         return NULL;
     if (PyObject_TypeCheck(said[0], state->tensor_type))
         return ((struct tensor_object *)said[0])->channel == self
                    ? send_loan(state, self, said[0], timeout)
-                   : send_source(state, self, said[0], timeout);
-    PyObject *message = PyObject_CallFunctionObjArgs(state->message_of, said[0], NULL);
+                   : send_source(state, self, said[0], timeout, stream);
+    PyObject *message = PyObject_CallFunctionObjArgs(state->message_of, said[0], said[2], NULL);
     if (!message)
         return NULL;
-    PyObject *result = PyList_Check(message) ? send_items(state, self, message, timeout)
-                                             : send_source(state, self, message, timeout);
+    PyObject *result = PyList_Check(message) ? send_items(state, self, message, timeout, stream)
+                                             : send_source(state, self, message, timeout, stream);
     Py_DECREF(message);
     return result;
 }
@@ -127,13 +130,16 @@ static PyObject *sender_send(CORE_METHOD_ARGUMENTS) {
 
 static PyMethodDef methods[] = {
     CORE_METHOD("send", sender_send,
-                "send($self, /, x, timeout=None)\n"
+                "send($self, /, x, timeout=None, *, stream=None)\n"
                 "--\n\n"
                 "Sends a tensor, or a mapping as a bundle: whatever put() takes.\n\n"
                 "An array is copied once, into a buffer of the channel. A loan() goes without a\n"
                 "copy, and its handle is closed. What is shared already and contiguous goes by\n"
                 "reference (later writes show), and so does what does not fit a buffer. `x` may\n"
                 "be changed or dropped afterwards.\n\n"
+                "What lies on a CUDA device is sent when it has been written: this waits for\n"
+                "`stream`, a number as in DLPack, or without it, and for a loan, for all that\n"
+                "this process does on the device.\n\n"
                 "Waits while the channel is full: for ever, `timeout` seconds, or with 0 not at\n"
                 "all; then Timeout says who is in the way. ChannelClosed once it was shut down;\n"
                 "DaemonLost."),

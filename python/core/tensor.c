@@ -90,6 +90,25 @@ static PyObject *tensor_view(CORE_METHOD_ARGUMENTS) {
     return tensor_wrap(state, ((struct tensor_object *)self)->client, view);
 }
 
+/* _fill(source): copies elements of the same dtype and shape to this memory. */
+static PyObject *tensor_fill(CORE_METHOD_ARGUMENTS) {
+    struct core_state *state = core_state(type);
+    struct source source;
+    tcx_tensor_t *tensor = tensor_get(self);
+    if (!tensor || !core_args(1, nargs, kwnames) || source_open(state, args[0], &source) < 0)
+        return NULL;
+    int status;
+    tcx_tensor_ref(tensor); /* close() may come while the GIL is away */
+    CORE_BEGIN_ASKING
+    status = tcx_array_copy(tcx_tensor_array(tensor), &source.array);
+    CORE_END_ASKING
+    if (status)
+        core_raise(state, status);
+    source_close(&source);
+    core_tensor_unref(tensor);
+    return status ? NULL : Py_NewRef(Py_None);
+}
+
 /* -------------------------------------------------------------------------------- attributes */
 
 /* 0, or -1 and ValueError. */
@@ -120,9 +139,7 @@ static PyObject *get_name(PyObject *self, void *closure) {
 static PyObject *get_device(PyObject *self, void *closure) {
     (void)closure;
     tcx_tensor_t *tensor = tensor_get(self);
-    if (!tensor)
-        return NULL;
-    return PyUnicode_FromString("cpu"); /* the only store there is */
+    return tensor ? device_to_python(tcx_tensor_array(tensor)->device) : NULL;
 }
 
 static PyObject *get_shape(PyObject *self, void *closure) {
@@ -200,9 +217,11 @@ static PyObject *tensor_data_ptr(PyObject *self, PyObject *unused) {
 
 static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused) {
     (void)unused;
-    tcx_info_t info;
-    return info_of(self, &info) < 0 ? NULL
-                                    : Py_BuildValue("(ii)", info.device.type, info.device.id);
+    tcx_tensor_t *tensor = tensor_get(self);
+    if (!tensor)
+        return NULL;
+    tcx_device_t device = tcx_tensor_array(tensor)->device;
+    return Py_BuildValue("(ii)", device.type, device.id);
 }
 
 /* ------------------------------------------------------------------------------ buffer protocol */
@@ -233,6 +252,12 @@ static int tensor_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     if (!tensor)
         return -1;
     const tcx_array_t *array = tcx_tensor_array(tensor);
+    if (device_is_cuda(array->device)) {
+        PyErr_Format(PyExc_BufferError,
+                     "the tensor lies on cuda:%d, out of the CPU's reach: t.cpu() is a copy there",
+                     (int)array->device.id);
+        return -1;
+    }
     struct export *export =
         PyMem_Malloc(sizeof *export + (size_t)array->ndim * sizeof *export->strides);
     if (!export) {
@@ -281,7 +306,8 @@ static PyMethodDef methods[] = {
     {"close", tensor_close, METH_NOARGS,
      "Ends this handle. The memory lives on as long as a view of it, or anybody else, needs it."},
     {"data_ptr", tensor_data_ptr, METH_NOARGS, "Address of the first element, as an int."},
-    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS, "(1, 0): the CPU."},
+    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS,
+     "(1, 0): the CPU; (2, n): CUDA device n."},
     CORE_METHOD(
         "__dlpack__", dlpack_export,
         "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n"
@@ -289,6 +315,7 @@ static PyMethodDef methods[] = {
         "A DLPack capsule that shares this memory, or holds a copy if copy is True."),
     CORE_METHOD("_handle", tensor_handle, NULL),
     CORE_METHOD("_view", tensor_view, NULL),
+    CORE_METHOD("_fill", tensor_fill, NULL),
     {NULL, NULL, 0, NULL},
 };
 
@@ -297,7 +324,7 @@ static PyGetSetDef getters[] = {
     {"strides", get_strides, NULL, "Bytes from one element to the next, per dimension.", NULL},
     {"ndim", get_ndim, NULL, "Number of dimensions.", NULL},
     {"size", get_size, NULL, "Number of elements.", NULL},
-    {"device", get_device, NULL, "Where the memory is: \"cpu\".", NULL},
+    {"device", get_device, NULL, "Where the memory is: \"cpu\", \"cuda:0\".", NULL},
     {"name", get_name, NULL, "The name it was put under or got by, or None.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of the elements.", NULL},
     {"readonly", get_readonly, NULL, "Whether nobody may write through this tensor.", NULL},

@@ -24,6 +24,11 @@ def shape_of(shape: Shape) -> tuple[SupportsIndex, ...]:
     raise TypeError(f"a shape is an int or a sequence of ints, not {shape!r}")
 
 
+def device_text(device: str) -> str:
+    """As a tensor's `device` says it."""
+    return "cuda:0" if device == "cuda" else device
+
+
 def ttl_of(value: float) -> float:
     try:
         seconds = math.nan if isinstance(value, (str, bytes, bytearray)) else float(value)

@@ -96,10 +96,14 @@ def _tree_of(items: list[tuple[tuple[str, ...], bool]]) -> _Tree:
 
 
 def _arrays_of(bundle: Bundle) -> dict[str, Any]:
-    return {
-        key: _arrays_of(value) if isinstance(value, Bundle) else value.numpy()
-        for key, value in bundle.items()
-    }
+    """What is pickled: arrays, and tensors on a device, which pickle themselves."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, Bundle):
+            return _arrays_of(value)
+        return value.numpy() if value.device == "cpu" else value
+
+    return {key: one(value) for key, value in bundle.items()}
 
 
 def _rebuild(arrays: dict[str, Any]) -> Bundle:

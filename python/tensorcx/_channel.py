@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypedDict, cast
 from tensorcx import _core
 from tensorcx._arguments import count_of
 from tensorcx._errors import ChannelClosed
-from tensorcx._sources import Path, Source, items_of, source_of
+from tensorcx._sources import NO_STREAM, Path, Source, items_of, layout_of, source_of
 
 Overflow = Literal["block", "drop_oldest"]
 
@@ -43,6 +43,7 @@ class ChannelEntry(TypedDict):
     buffers: int
     participants: int
     buffer_bytes: int
+    device: str  # of the buffers; "cuda:?": one that this process does not see
     messages: int
     depth: int
     is_shut_down: bool
@@ -57,6 +58,7 @@ class ChannelStats(TypedDict):
     participants: int  # handles at a time
     buffer_bytes: int  # of one buffer; 0: no message has needed one yet
     bytes: int  # of all buffers
+    device: str  # where these are
     messages: int  # sent since the channel was made
     depth: int  # of these, not yet received, by the slowest
     handles: int  # that are open
@@ -111,7 +113,9 @@ class _Sender(_Handle, _core.Sender):
             raise ChannelClosed(f"{self!r} cannot be pickled")
         info = self._info()
         settings = map(info.get, ("flags", "capacity", "buffers", "participants", "buffer_bytes"))
-        return _join, (type(self), os.path.abspath(self._client.socket), self.name, *settings)
+        socket = os.path.abspath(self._client.socket)
+        device = info["device"] if info["buffer_bytes"] else None  # not said yet
+        return _join, (type(self), socket, self.name, *settings, device)
 
 
 class _Receiver(_Handle, _core.Receiver):
@@ -186,15 +190,17 @@ def flags_of(kind: type[Queue] | type[Topic], overflow: Overflow) -> int:
     return drops | (_core.CHANNEL_TOPIC if kind is Topic else 0)
 
 
-def buffer_nbytes(nbytes: int | None, like: Any) -> int:
-    """What a buffer must have for messages `like` this one; 0: not said."""
+def buffer_of(nbytes: int | None, like: Any, device: str | None) -> tuple[int, str | None]:
+    """Size and device of buffers for messages `like` this one; 0 and None: not said."""
     if like is None:
-        return count_of(nbytes, "nbytes", most=(1 << 63) - 1)
+        return count_of(nbytes, "nbytes", most=(1 << 63) - 1), device
     if nbytes is not None:
         raise ValueError("nbytes= and like= both say how large a buffer is: pass one")
     if not isinstance(like, Mapping):
-        return max(1, _nbytes(source_of(like)))
-    return 16 + sum(_item_nbytes(path, source) for path, source in items_of(like))
+        layout = layout_of(source_of(like, NO_STREAM))
+        return max(1, layout.nbytes), device or layout.device
+    items = items_of(like, stream=NO_STREAM)
+    return 16 + sum(_item_nbytes(path, source) for path, source in items), device
 
 
 def _item_nbytes(path: Path, source: Source | None) -> int:
@@ -202,11 +208,8 @@ def _item_nbytes(path: Path, source: Source | None) -> int:
     keys = sum(len(key.encode()) + 3 for key in path)
     if source is None:
         return 16 + keys + -keys % 8
-    return (_nbytes(source) + 63) // 64 * 64 + 40 + 16 * source.ndim + keys + -keys % 8
-
-
-def _nbytes(source: Source) -> int:
-    return int(source.nbytes)
+    layout = layout_of(source)
+    return (layout.nbytes + 63) // 64 * 64 + 40 + 16 * layout.ndim + keys + -keys % 8
 
 
 def entry_of(found: dict[str, Any], clients: dict[int, dict[str, Any]]) -> ChannelEntry:

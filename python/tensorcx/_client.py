@@ -9,23 +9,32 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tensorcx import _core, _safetensors
-from tensorcx._arguments import Shape, count_of, shape_of, ttl_of
+from tensorcx._arguments import Shape, count_of, device_text, shape_of, ttl_of
 from tensorcx._bundle import Bundle
 from tensorcx._channel import (
     ChannelEntry,
     Overflow,
     Queue,
     Topic,
-    buffer_nbytes,
+    buffer_of,
     entry_of,
     flags_of,
 )
 from tensorcx._dtypes import DTYPES, EXCHANGED, format_of
 from tensorcx._errors import ExchangeError, NotFound
-from tensorcx._sources import as_array, bounds_of, items_of, message_of, source_of, view_of
+from tensorcx._sources import (
+    NO_STREAM,
+    as_array,
+    bounds_of,
+    capsule_of,
+    device_of,
+    is_on_cuda,
+    items_of,
+    layout_of,
+    message_of,
+    source_of,
+)
 from tensorcx._tensor import Tensor
-
-_DLPACK_VERSION = (1, 3)
 
 
 class Entry(TypedDict):
@@ -36,6 +45,7 @@ class Entry(TypedDict):
     is_bundle: bool
     dtype: np.dtype[Any] | None  # None: a bundle
     shape: tuple[int, ...] | None
+    device: str | None  # "cuda:?": one that this process does not see
     nbytes: int  # of its storage, and of those that a bundle refers to
     storage_id: int
     readonly: bool
@@ -66,31 +76,60 @@ class Client(_core.Client):
 
     # --------------------------------------------------------------------------------- new tensors
 
-    def empty(self, shape: Shape, dtype: DTypeLike = float) -> Tensor:
-        """A new tensor in shared memory; it may show old bytes of the same user."""
-        return self._empty(shape_of(shape), format_of(dtype), False)
+    def empty(self, shape: Shape, dtype: DTypeLike = float, *, device: str | None = None) -> Tensor:
+        """A new tensor in shared memory; it may show old bytes of the same user.
 
-    def zeros(self, shape: Shape, dtype: DTypeLike = float) -> Tensor:
-        """A new tensor in shared memory, all zero."""
-        return self._empty(shape_of(shape), format_of(dtype), True)
+        `device`: "cpu", the default, or a CUDA device as "cuda:0", by this process's numbers.
+        """
+        return self._empty(shape_of(shape), format_of(dtype), False, device)
 
-    def full(self, shape: Shape, fill_value: Any, dtype: DTypeLike | None = None) -> Tensor:
-        """A new tensor in shared memory, filled; the dtype is the value's, unless given."""
-        tensor = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
+    def zeros(self, shape: Shape, dtype: DTypeLike = float, *, device: str | None = None) -> Tensor:
+        """A new tensor in shared memory, all zero; `device` as for empty()."""
+        return self._empty(shape_of(shape), format_of(dtype), True, device)
+
+    def full(
+        self,
+        shape: Shape,
+        fill_value: Any,
+        dtype: DTypeLike | None = None,
+        *,
+        device: str | None = None,
+    ) -> Tensor:
+        """A new tensor in shared memory, filled; the dtype is the value's, unless given.
+
+        `device` as for empty().
+        """
+        kind = np.asarray(fill_value).dtype if dtype is None else dtype
+        tensor = self.empty(shape, kind, device=device)
         tensor[...] = fill_value
         return tensor
 
-    def empty_like(self, x: Any, dtype: DTypeLike | None = None) -> Tensor:
-        """A new tensor in shared memory with the shape and, unless given, the dtype of `x`."""
-        like = x if isinstance(x, Tensor) else as_array(x)
-        return self._empty(like.shape, format_of(like.dtype if dtype is None else dtype), False)
+    def empty_like(
+        self, x: Any, dtype: DTypeLike | None = None, *, device: str | None = None
+    ) -> Tensor:
+        """A new tensor in shared memory with the shape and, unless given, dtype, device of `x`."""
+        like: Any = x
+        if is_on_cuda(x):
+            like = layout_of(source_of(x, NO_STREAM))
+        elif not isinstance(x, Tensor):
+            like = as_array(x)
+        kind = format_of(like.dtype if dtype is None else dtype)
+        return self._empty(like.shape, kind, False, device or getattr(like, "device", None))
 
-    def asarray(self, x: Any, dtype: DTypeLike | None = None, copy: bool | None = None) -> Tensor:
-        """`x` as a tensor in shared memory.
+    def asarray(
+        self,
+        x: Any,
+        dtype: DTypeLike | None = None,
+        copy: bool | None = None,
+        *,
+        device: str | None = None,
+        stream: int | None = None,
+    ) -> Tensor:
+        """`x` as a tensor in shared memory, on the device where it is, unless given.
 
         Shared memory that is contiguous is not copied, everything else is. `copy=True` always
         copies, `copy=False` raises ExchangeError instead. Takes tensors, everything with DLPack or
-        the buffer protocol, scalars and lists.
+        the buffer protocol, scalars and lists. `stream` as for put().
         """
         if dtype is not None:
             array = x.numpy() if isinstance(x, Tensor) else as_array(x)
@@ -99,28 +138,34 @@ class Client(_core.Client):
                     raise ExchangeError(f"{array.dtype} to {np.dtype(dtype)} needs a copy")
                 format_of(dtype)
                 x = array.astype(dtype)
-        return self._put(None, source_of(x), _copy_flag(copy), 0.0)
+        return self._put(None, source_of(x, stream), _copy_flag(copy), 0.0, device, stream)
 
     def from_dlpack(
         self, x: Any, /, *, device: str | None = None, copy: bool | None = None
     ) -> Tensor:
         """`x` as a tensor, by the exchange contract (docs/exchange.md).
 
-        CPU; float32, int32, bool; C-contiguous. Shares the memory of `x`, and keeps it alive; with
-        `copy=True` makes a copy in shared memory. What is refused here, asarray() and put() take.
+        CPU and CUDA; float32, int32, bool; C-contiguous. Shares the memory of `x`, and keeps it
+        alive; with `copy=True` makes a copy in shared memory. Of a tensor on a CUDA device all that
+        its producer had ordered before is done when this returns. `device`: where the result shall
+        be, "cpu" or "cuda:0"; elsewhere than `x` it is a copy. What is refused here, asarray() and
+        put() take.
         """
-        if device not in (None, "cpu"):
-            raise ExchangeError(f"device {device!r}: there is only 'cpu'")
         flag = _copy_flag(copy)
-        x.__dlpack_device__()  # an object without it is no producer; the capsule tells the device
+        device_of(x)  # an object without a device is no producer; the capsule tells which it is
         try:
-            capsule = _request_capsule(x)
+            capsule, stream = capsule_of(x)
         except BufferError:
             source = _exchanged_view(x) if copy else None
             if source is None:
                 raise
-            return self._put(None, source, _core.PUT_COPY, 0.0)
-        return self._from_capsule(capsule, _COPY_MODES[flag])
+            return self._put(None, source, _core.PUT_COPY, 0.0, device, None)
+        tensor = self._from_capsule(capsule, _COPY_MODES[flag], stream)
+        if device is None or device_text(device) == tensor.device:
+            return tensor
+        if copy is False:
+            raise ExchangeError(f"from {tensor.device} to {device} needs a copy")
+        return tensor.to(device)
 
     # --------------------------------------------------------------------------------------- names
 
@@ -135,6 +180,8 @@ class Client(_core.Client):
         ephemeral: bool = ...,
         exclusive: bool = ...,
         copy: bool | None = ...,
+        device: str | None = ...,
+        stream: int | None = ...,
     ) -> Bundle: ...
     @overload
     def put(
@@ -147,6 +194,8 @@ class Client(_core.Client):
         ephemeral: bool = ...,
         exclusive: bool = ...,
         copy: bool | None = ...,
+        device: str | None = ...,
+        stream: int | None = ...,
     ) -> Tensor: ...
     def put(
         self,
@@ -158,6 +207,8 @@ class Client(_core.Client):
         ephemeral: bool = False,
         exclusive: bool = False,
         copy: bool | None = None,
+        device: str | None = None,
+        stream: int | None = None,
     ) -> Tensor | Bundle:
         """Publishes `value` under `name`, replacing what is there; readers keep what they have.
 
@@ -168,6 +219,10 @@ class Client(_core.Client):
         seconds until the name goes. `ephemeral`: the name goes when this process is gone, or when
         this client is closed and the last tensor that came through it is gone.
         `exclusive`: Exists, if the name does.
+
+        `device`: "cpu" or "cuda:0"; without it each tensor stays on the device where it is. What
+        lies on a CUDA device is published when it has been written: this waits for `stream`, a
+        number as in DLPack, or without it for all that this process does on the device.
         """
         if not isinstance(name, str):
             raise TypeError(f"a name must be a str, not {type(name).__name__}")
@@ -179,10 +234,10 @@ class Client(_core.Client):
         if exclusive:
             flags |= _core.PUT_EXCLUSIVE
         seconds = 0.0 if ttl is None else ttl_of(ttl)
-        message = message_of(value)
+        message = message_of(value, stream)
         if isinstance(message, list):
-            return self._put_bundle(name, message, flags, seconds)
-        return self._put(name, message, flags, seconds)
+            return self._put_bundle(name, message, flags, seconds, device, stream)
+        return self._put(name, message, flags, seconds, device, stream)
 
     def put_safetensors(
         self,
@@ -193,16 +248,20 @@ class Client(_core.Client):
         readonly: bool = False,
         ttl: float | None = None,
         ephemeral: bool = False,
+        device: str | None = None,
     ) -> Bundle:
         """Publishes the tensors of a safetensors file as a bundle; the keys stay as they are.
 
-        The bytes go from the file to shared memory, without a private copy. `skip` leaves tensors
+        The bytes go from the file to shared memory, without a private copy, and with `device`
+        ("cuda:0") from there to the device. `skip` leaves tensors
         out: their keys, or patterns as in "lm_head.*". A dtype that shared memory does not know
         (BF16, F8_E4M3, ...) is an ExchangeError that names the tensors, a damaged file a
         ValueError. The file's free-text metadata is dropped. Needs tensorcx[safetensors].
         """
         arrays = _safetensors.read(self, path, skip)
-        return self.put(name, arrays, readonly=readonly, ttl=ttl, ephemeral=ephemeral)
+        return self.put(
+            name, arrays, readonly=readonly, ttl=ttl, ephemeral=ephemeral, device=device
+        )
 
     def save_safetensors(self, name: str, path: _safetensors.FilePath) -> None:
         """Writes what is published under `name` to a safetensors file, replacing it atomically.
@@ -216,7 +275,7 @@ class Client(_core.Client):
 
     def _bundle(self, value: Mapping[str, Any]) -> Bundle:
         """A bundle without a name, copied."""
-        return self._put_bundle(None, list(items_of(value)), _core.PUT_COPY, 0.0)
+        return self._put_bundle(None, list(items_of(value)), _core.PUT_COPY, 0.0, None, None)
 
     def get(
         self,
@@ -270,6 +329,7 @@ class Client(_core.Client):
         buffers: int | None = None,
         participants: int | None = None,
         overflow: Overflow = "block",
+        device: str | None = None,
     ) -> Queue:
         """Opens a queue, and makes it if there is none: each message goes to one receiver.
 
@@ -279,9 +339,11 @@ class Client(_core.Client):
         message decides; larger ones go by reference). `buffers`: with those that senders fill and
         receivers keep, at most 896 (capacity + 8). `participants`: handles at a time, at most 1,024
         (128). Full, senders wait, or with `overflow="drop_oldest"` the oldest message goes.
+        `device` of the buffers, "cpu" or "cuda:0" (else that of `like`, or of the first message):
+        what lies on another one goes by reference.
         Exists: the name is a tensor's.
         """
-        settings = _settings(capacity, nbytes, like, buffers, participants)
+        settings = _settings(capacity, buffers, participants, buffer_of(nbytes, like, device))
         return self._channel(Queue, name, flags_of(Queue, overflow), *settings)
 
     def topic(
@@ -294,13 +356,14 @@ class Client(_core.Client):
         buffers: int | None = None,
         participants: int | None = None,
         overflow: Overflow = "drop_oldest",
+        device: str | None = None,
     ) -> Topic:
         """Opens a topic, and makes it if there is none: each message goes to all who subscribed.
 
         Settings as for queue(). Whoever is more than `capacity` messages behind misses some, and
         is told how many; with `overflow="block"` senders wait for the slowest instead.
         """
-        settings = _settings(capacity, nbytes, like, buffers, participants)
+        settings = _settings(capacity, buffers, participants, buffer_of(nbytes, like, device))
         return self._channel(Topic, name, flags_of(Topic, overflow), *settings)
 
     def channels(self) -> list[ChannelEntry]:
@@ -316,10 +379,10 @@ class Client(_core.Client):
         if isinstance(x, Tensor | Bundle):
             return x.is_shared
         try:
-            view = view_of(x)
+            bounds = bounds_of(x)
         except ExchangeError:
             return False
-        return view is not None and self._is_shared(*bounds_of(view))
+        return bounds is not None and self._is_shared(*bounds)
 
     def __repr__(self) -> str:
         return f"Client({self.socket!r})"
@@ -327,17 +390,16 @@ class Client(_core.Client):
 
 def _settings(
     capacity: int | None,
-    nbytes: int | None,
-    like: Any,
     buffers: int | None,
     participants: int | None,
-) -> tuple[int, int, int, int]:
+    buffer: tuple[int, str | None],
+) -> tuple[int, int, int, int, str | None]:
     """As _core takes them; 0: not said."""
     return (
         count_of(capacity, "capacity"),
         count_of(buffers, "buffers"),
         count_of(participants, "participants"),
-        buffer_nbytes(nbytes, like),
+        *buffer,
     )
 
 
@@ -373,17 +435,6 @@ _COPY_MODES = {
     _core.PUT_NO_COPY: _core.COPY_NEVER,
     _core.PUT_COPY: _core.COPY_ALWAYS,
 }
-
-
-def _request_capsule(producer: Any) -> Any:
-    """A capsule of the newest version the producer has.
-
-    It is not asked to copy: not every producer can, and not every one that does says so.
-    """
-    try:
-        return producer.__dlpack__(max_version=_DLPACK_VERSION)
-    except TypeError:  # older than versions, or an error inside, which then comes again
-        return producer.__dlpack__()
 
 
 def _exchanged_view(producer: Any) -> np.ndarray[Any, np.dtype[Any]] | None:

@@ -68,28 +68,37 @@ def _as(method: Callable[..., Any]) -> Callable[[_F], _F]:
 
 
 @_as(Client.empty)
-def empty(shape: Shape, dtype: DTypeLike = float) -> Tensor:
-    return default_client().empty(shape, dtype)
+def empty(shape: Shape, dtype: DTypeLike = float, *, device: str | None = None) -> Tensor:
+    return default_client().empty(shape, dtype, device=device)
 
 
 @_as(Client.zeros)
-def zeros(shape: Shape, dtype: DTypeLike = float) -> Tensor:
-    return default_client().zeros(shape, dtype)
+def zeros(shape: Shape, dtype: DTypeLike = float, *, device: str | None = None) -> Tensor:
+    return default_client().zeros(shape, dtype, device=device)
 
 
 @_as(Client.full)
-def full(shape: Shape, fill_value: Any, dtype: DTypeLike | None = None) -> Tensor:
-    return default_client().full(shape, fill_value, dtype)
+def full(
+    shape: Shape, fill_value: Any, dtype: DTypeLike | None = None, *, device: str | None = None
+) -> Tensor:
+    return default_client().full(shape, fill_value, dtype, device=device)
 
 
 @_as(Client.empty_like)
-def empty_like(x: Any, dtype: DTypeLike | None = None) -> Tensor:
-    return default_client().empty_like(x, dtype)
+def empty_like(x: Any, dtype: DTypeLike | None = None, *, device: str | None = None) -> Tensor:
+    return default_client().empty_like(x, dtype, device=device)
 
 
 @_as(Client.asarray)
-def asarray(x: Any, dtype: DTypeLike | None = None, copy: bool | None = None) -> Tensor:
-    return default_client().asarray(x, dtype, copy)
+def asarray(
+    x: Any,
+    dtype: DTypeLike | None = None,
+    copy: bool | None = None,
+    *,
+    device: str | None = None,
+    stream: int | None = None,
+) -> Tensor:
+    return default_client().asarray(x, dtype, copy, device=device, stream=stream)
 
 
 @_as(Client.from_dlpack)
@@ -107,6 +116,8 @@ def put(
     ephemeral: bool = ...,
     exclusive: bool = ...,
     copy: bool | None = ...,
+    device: str | None = ...,
+    stream: int | None = ...,
 ) -> Bundle: ...
 @overload
 def put(
@@ -118,6 +129,8 @@ def put(
     ephemeral: bool = ...,
     exclusive: bool = ...,
     copy: bool | None = ...,
+    device: str | None = ...,
+    stream: int | None = ...,
 ) -> Tensor: ...
 @_as(Client.put)
 def put(
@@ -129,6 +142,8 @@ def put(
     ephemeral: bool = False,
     exclusive: bool = False,
     copy: bool | None = None,
+    device: str | None = None,
+    stream: int | None = None,
 ) -> Tensor | Bundle:
     made: Tensor | Bundle = default_client().put(
         name,
@@ -138,6 +153,8 @@ def put(
         ephemeral=ephemeral,
         exclusive=exclusive,
         copy=copy,
+        device=device,
+        stream=stream,
     )
     return made
 
@@ -151,9 +168,10 @@ def put_safetensors(
     readonly: bool = False,
     ttl: float | None = None,
     ephemeral: bool = False,
+    device: str | None = None,
 ) -> Bundle:
     return default_client().put_safetensors(
-        name, path, skip=skip, readonly=readonly, ttl=ttl, ephemeral=ephemeral
+        name, path, skip=skip, readonly=readonly, ttl=ttl, ephemeral=ephemeral, device=device
     )
 
 
@@ -208,6 +226,7 @@ def queue(
     buffers: int | None = None,
     participants: int | None = None,
     overflow: Overflow = "block",
+    device: str | None = None,
 ) -> Queue:
     return default_client().queue(
         name,
@@ -217,6 +236,7 @@ def queue(
         buffers=buffers,
         participants=participants,
         overflow=overflow,
+        device=device,
     )
 
 
@@ -230,6 +250,7 @@ def topic(
     buffers: int | None = None,
     participants: int | None = None,
     overflow: Overflow = "drop_oldest",
+    device: str | None = None,
 ) -> Topic:
     return default_client().topic(
         name,
@@ -239,6 +260,7 @@ def topic(
         buffers=buffers,
         participants=participants,
         overflow=overflow,
+        device=device,
     )
 
 
@@ -255,6 +277,11 @@ def is_shared(x: Any) -> bool:
 @_as(Client.stats)
 def stats() -> dict[str, Any]:
     return default_client().stats()
+
+
+@_as(Client.devices)
+def devices() -> list[dict[str, Any]]:
+    return default_client().devices()
 
 
 @_as(Client.clients)

@@ -22,7 +22,7 @@ from tensorcx import _doctor_machine, _doctor_place
 from tensorcx import _machine as machine
 from tensorcx._doctor_place import ELSEWHERE
 from tensorcx._finding import Finding
-from tensorcx._text import age_text, error_text
+from tensorcx._text import age_text, error_text, size_text
 
 ANSWER_SECONDS = 5.0  # at most, for each question
 MiB = 1 << 20
@@ -53,8 +53,9 @@ def examine(path: str | None, self_test: bool) -> tuple[list[Finding], dict[str,
     findings += _doctor_machine.memory(pid, stats)
     findings += _doctor_machine.limits(pid)
     findings += _doctor_machine.system()
-    if stats is not None:  # last: what it uses must not show in the numbers
-        findings += _self_test(client)
+    if stats is not None:
+        findings += _cuda(client, stats)
+        findings += _self_test(client)  # last: what it uses must not show in the numbers
     return findings, stats
 
 
@@ -142,6 +143,30 @@ def _start(path: str) -> Iterator[Finding]:
         cx.Client(path, True).connect()
     except (cx.Error, OSError) as error:
         yield Finding("problem", "start", error_text(error))
+
+
+def _cuda(client: cx.Client, stats: dict[str, Any]) -> Iterator[Finding]:
+    """Nothing where nobody uses CUDA: to ask would load its driver."""
+    if not stats["devices"]:
+        return
+    try:
+        devices = client.devices()
+    except (cx.Error, OSError) as error:
+        yield Finding("problem", "cuda", error_text(error))
+        return
+    for device in devices:
+        text = f"{device['device']}, {device['name']} ({device['uuid']}), by {device['mode']}: "
+        text += f"{size_text(device['bytes'])} in {device['storages']} tensors, "
+        text += f"{size_text(device['committed_bytes'])} committed"
+        text += f" of {size_text(device['capacity_bytes'])}"
+        if device["device"] == "cuda:?":
+            yield Finding("note", "cuda", text, "CUDA_VISIBLE_DEVICES hides it from this process")
+        elif device["dying_bytes"]:
+            text += f", {size_text(device['dying_bytes'])} given up and still mapped"
+            advice = "tensorcx clients shows who has memory on devices; it is free when these end"
+            yield Finding("note", "cuda", text, advice)
+        else:
+            yield Finding("ok", "cuda", text)
 
 
 # ---------------------------------------------------------------------------------------- self-test

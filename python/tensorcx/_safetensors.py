@@ -83,7 +83,7 @@ def read(client: "Client", path: FilePath, skip: str | Iterable[str]) -> dict[st
 def write(found: Tensor | Bundle, path: FilePath) -> None:
     """Writes a tensor, under the key "tensor", or the tensors of a bundle to a file."""
     package = _package()
-    arrays = {"tensor": found.numpy()} if isinstance(found, Tensor) else _flat(found)
+    arrays = {"tensor": found.cpu().numpy()} if isinstance(found, Tensor) else _flat(found)
     known = _DTYPES.values()
     _refuse(
         [(key, str(array.dtype)) for key, array in arrays.items() if array.dtype not in known],
@@ -221,4 +221,4 @@ def _leaves(bundle: Bundle, prefix: str = "") -> Iterator[tuple[str, Array]]:
         if isinstance(value, Bundle):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, value.numpy()
+            yield prefix + key, value.cpu().numpy()

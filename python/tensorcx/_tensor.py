@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tensorcx import _core
+from tensorcx._arguments import device_text
 from tensorcx._dtypes import DTYPES
 from tensorcx._errors import ExchangeError
 from tensorcx._ref import Ref
-from tensorcx._sources import Array, address_of, as_array
+from tensorcx._sources import Array, address_of, as_array, is_on_cuda, source_of
 
 _Index = int | slice | EllipsisType | None
 Key = _Index | tuple[_Index, ...]
@@ -26,6 +27,9 @@ class Tensor(_core.Tensor):
     the buffer protocol (`np.asarray(t)`, `memoryview(t)`); none of these copies, and all of them
     keep the memory alive. Elements are always in C order. `close()`, or leaving a `with` block,
     ends the handle, not the views.
+
+    On a CUDA device it is an array to what knows DLPack there (`torch.from_dlpack(t)`) or
+    `__cuda_array_interface__`; NumPy and buffers need `t.cpu()`, a copy.
     """
 
     __slots__ = ("__weakref__",)
@@ -38,8 +42,18 @@ class Tensor(_core.Tensor):
     # ------------------------------------------------------------------------------------ elements
 
     def numpy(self) -> Array:
-        """A NumPy array on this memory; writable unless the tensor is read-only."""
+        """A NumPy array on this memory; writable unless the tensor is read-only.
+
+        BufferError on a CUDA device: `t.cpu().numpy()` is an array on a copy.
+        """
         return np.asarray(memoryview(self))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3, for what knows no DLPack; on the CPU an AttributeError."""
+        if self.device == "cpu":
+            raise AttributeError("a tensor on the CPU has no __cuda_array_interface__")
+        return {**_places(self), "stream": None}  # nothing is under way, so nothing to wait for
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -58,7 +72,9 @@ class Tensor(_core.Tensor):
         return self.numpy().tolist()
 
     def __len__(self) -> int:
-        return len(self.numpy())
+        if self.ndim == 0:
+            raise TypeError("a scalar has no length")
+        return self.shape[0]
 
     def __iter__(self) -> "Iterator[Tensor]":
         if self.ndim == 0:
@@ -103,26 +119,51 @@ class Tensor(_core.Tensor):
                 f"an index is of ints, slices, ... and None, not {key!r}; t.numpy() takes more"
             )
         # With "..." even a single element comes as an array, on the same memory.
-        part = self.numpy()[keys if Ellipsis in keys else (*keys, ...)]
+        part = self._indexed()[keys if Ellipsis in keys else (*keys, ...)]
         if not part.flags.c_contiguous:
-            raise ExchangeError(
-                f"t[{_show(keys)}] is not contiguous; t.numpy()[{_show(keys)}] is a view"
-            )
+            view = f"; t.numpy()[{_show(keys)}] is a view" if self.device == "cpu" else ""
+            raise ExchangeError(f"t[{_show(keys)}] is not contiguous{view}")
         offset = address_of(part) - self.data_ptr() if part.size else 0
         return self._view(part.shape, offset)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if self.readonly:
             raise ValueError("the tensor is read-only; t.copy() can be written to")
-        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
+        is_here = not is_on_cuda(value)
+        if is_here and hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
             value = as_array(value)
-        self.numpy()[key] = value
+        if self.device == "cpu" and is_here:
+            self.numpy()[key] = value
+            return
+        part = self[key]
+        if is_here:  # as NumPy converts and repeats it, and then in one piece to the device
+            array: Array = np.empty(part.shape, part.dtype)
+            array[...] = value
+            value = array
+        part._fill(source_of(value))
+
+    def _indexed(self) -> Array:
+        """An array to be indexed, as NumPy does it; on a device its elements are out of reach."""
+        return self.numpy() if self.device == "cpu" else np.asarray(_Places(self))
 
     # ------------------------------------------------------------------------------------- handles
 
     def copy(self) -> "Tensor":
-        """A new tensor in shared memory of its own."""
-        return self._client._put(None, self, _core.PUT_COPY, 0.0)
+        """A new tensor in shared memory of its own, on the same device."""
+        return self._client._put(None, self, _core.PUT_COPY, 0.0, None, None)
+
+    def to(self, device: str) -> "Tensor":
+        """This tensor on `device`, "cpu" or "cuda:0": another handle if it is there, else a copy.
+
+        A copy from a device waits for all that this process does there.
+        """
+        if self.device == device_text(device):
+            return self._handle()
+        return self._client._put(None, self, _core.PUT_COPY, 0.0, device, None)
+
+    def cpu(self) -> "Tensor":
+        """As to("cpu")."""
+        return self.to("cpu")
 
     def ref(self) -> Ref:
         """A small object that carries this tensor by reference with any pickler.
@@ -140,8 +181,9 @@ class Tensor(_core.Tensor):
         return self.copy()
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        data = pickle.PickleBuffer(self) if protocol >= 5 else memoryview(self).tobytes()
-        return _rebuild, (self.dtype.str, self.shape, data)
+        here = self.cpu()
+        data = pickle.PickleBuffer(here) if protocol >= 5 else memoryview(here).tobytes()
+        return _rebuild, (self.dtype.str, self.shape, data, self.device)
 
     def __enter__(self) -> "Tensor":
         return self
@@ -153,6 +195,8 @@ class Tensor(_core.Tensor):
         if self._closed:
             return "Tensor(closed)"
         parts = [f"shape={self.shape}, dtype={self.dtype}"]
+        if self.device != "cpu":
+            parts.append(f"device={self.device!r}")
         if self.name is not None:
             parts.append(f"name={self.name!r}, version={self.version}")
         if self.readonly:
@@ -160,6 +204,24 @@ class Tensor(_core.Tensor):
         if not self.storage_id:
             parts.append("private")
         return f"Tensor({', '.join(parts)})"
+
+
+class _Places:
+    """Says where a tensor's elements are, to NumPy: which looks at none when it makes a view."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.__array_interface__ = _places(tensor)
+
+
+def _places(tensor: Tensor) -> dict[str, Any]:
+    """As array interfaces have it."""
+    return {
+        "version": 3,
+        "shape": tensor.shape,
+        "typestr": tensor.dtype.str,
+        "data": (tensor.data_ptr() if tensor.size else 0, tensor.readonly),
+        "strides": None,
+    }
 
 
 def _comparable(other: object) -> object:
@@ -188,9 +250,9 @@ def _show(keys: tuple[_Index, ...]) -> str:
     return ", ".join(map(one, keys))
 
 
-def _rebuild(dtype: str, shape: tuple[int, ...], data: Any) -> Tensor:
+def _rebuild(dtype: str, shape: tuple[int, ...], data: Any, device: str = "cpu") -> Tensor:
     """Unpickles: the bytes go to new shared memory of this process's default daemon."""
     from tensorcx._default import default_client
 
     array: Array = np.ndarray(shape, dtype, buffer=data)
-    return default_client().asarray(array, copy=True)
+    return default_client().asarray(array, copy=True, device=device)

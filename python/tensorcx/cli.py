@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     add("channels", _channels, "list queues and topics")
     add("stat", _stat, "all about one name, queue or topic").add_argument("name")
     add("rm", _rm, "remove names, end queues and topics").add_argument("name", nargs="+")
+    add("devices", _devices, "list CUDA devices and what the daemon has there")
     put = add("put", _put, "publish the array of a .npy file, the tensors of a .safetensors file")
     put.add_argument("name")
     put.add_argument("file")
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="leave tensors of a .safetensors file out, such as 'lm_head.*'; can be repeated",
     )
+    put.add_argument("--device", metavar="DEVICE", help="where to put it, such as cuda:0")
     get = add("get", _get, "write a tensor to a .npy file, or a bundle to a .safetensors file")
     get.add_argument("name")
     get.add_argument(
@@ -92,21 +94,21 @@ def _client(options: argparse.Namespace, autostart: bool = False) -> cx.Client:
 
 
 def _ls(options: argparse.Namespace) -> None:
+    entries = _client(options).entries(options.prefix)
+    several = any(entry["device"] not in (None, "cpu") for entry in entries)
     rows = [
         (
             entry["name"],
             *_kind(entry),
+            *_if(several, entry["device"] or "-"),
             _bytes(entry["nbytes"]),
             entry["version"],
             _age(entry["age"]),
         )
-        for entry in _client(options).entries(options.prefix)
+        for entry in entries
     ]
-    _table(
-        ("NAME", "DTYPE", "SHAPE", "BYTES", "VERSION", "AGE"),
-        rows,
-        right=("BYTES", "VERSION", "AGE"),
-    )
+    header = ("NAME", "DTYPE", "SHAPE", *_if(several, "DEVICE"), "BYTES", "VERSION", "AGE")
+    _table(header, rows, right=("BYTES", "VERSION", "AGE"))
 
 
 def _channels(options: argparse.Namespace) -> None:
@@ -139,6 +141,7 @@ def _stat(options: argparse.Namespace) -> None:
         ("version", entry["version"]),
         ("dtype", dtype),
         ("shape", shape),
+        *_if(entry["device"], ("device", entry["device"])),
         ("bytes", f"{entry['nbytes']} ({_bytes(entry['nbytes'])})"),
         ("storage", entry["storage_id"]),
         ("read-only", _yes(entry["readonly"])),
@@ -151,8 +154,24 @@ def _stat(options: argparse.Namespace) -> None:
     _table(None, rows)
     if entry["is_bundle"]:
         print()
-        header = ("KEY", "DTYPE", "SHAPE", "BYTES")
-        _table(header, _parts(client.get(options.name)), right=("BYTES",))
+        _stat_bundle(client.get(options.name))
+
+
+def _stat_bundle(bundle: cx.Bundle) -> None:
+    parts = dict(_parts(bundle))
+    several = any(part.device != "cpu" for part in parts.values())
+    header = ("KEY", "DTYPE", "SHAPE", *_if(several, "DEVICE"), "BYTES")
+    rows = [
+        (
+            key,
+            str(part.dtype),
+            _shape(part.shape),
+            *_if(several, part.device),
+            _bytes(part.nbytes),
+        )
+        for key, part in parts.items()
+    ]
+    _table(header, rows, right=("BYTES",))
 
 
 def _stat_channel(channel: ChannelEntry) -> None:
@@ -165,6 +184,7 @@ def _stat_channel(channel: ChannelEntry) -> None:
         ("messages", channel["messages"]),
         ("buffers", channel["buffers"]),
         ("bytes", f"{size} ({_bytes(size)}) each" if size else "no size yet"),
+        *_if(size, ("device", channel["device"])),
         ("handles", f"at most {channel['participants']}"),
         ("shut down", _yes(channel["is_shut_down"])),
     ]
@@ -184,12 +204,12 @@ def _stat_channel(channel: ChannelEntry) -> None:
     _table(header, handles, right=("PID", "BUFFERS", "BEHIND"))
 
 
-def _parts(bundle: cx.Bundle, path: str = "") -> Iterator[tuple[str, str, str, str]]:
+def _parts(bundle: cx.Bundle, path: str = "") -> Iterator[tuple[str, cx.Tensor]]:
     for key, value in bundle.items():
         if isinstance(value, cx.Bundle):
             yield from _parts(value, f"{path}{key}/")
         else:
-            yield path + key, str(value.dtype), _shape(value.shape), _bytes(value.nbytes)
+            yield path + key, value
 
 
 def _rm(options: argparse.Namespace) -> None:
@@ -207,11 +227,11 @@ def _rm(options: argparse.Namespace) -> None:
 def _put(options: argparse.Namespace) -> None:
     client = _client(options, autostart=True)
     if _is_safetensors(options.file):
-        client.put_safetensors(options.name, options.file, skip=options.skip)
+        client.put_safetensors(options.name, options.file, skip=options.skip, device=options.device)
     elif options.skip:
         raise ValueError("--skip is for .safetensors files")
     else:
-        client.put(options.name, _load(options.file))
+        client.put(options.name, _load(options.file), device=options.device)
 
 
 def _load(file: str) -> np.ndarray[Any, np.dtype[Any]]:
@@ -237,11 +257,11 @@ def _get(options: argparse.Namespace) -> None:
         )
     if options.output == "-":
         written = io.BytesIO()  # np.save() wants to seek in a file
-        np.save(written, found.numpy(), allow_pickle=False)
+        np.save(written, found.cpu().numpy(), allow_pickle=False)
         sys.stdout.buffer.write(written.getbuffer())
         return
     with open(options.output, "wb") as file:  # np.save() would append .npy to a name
-        np.save(file, found.numpy(), allow_pickle=False)
+        np.save(file, found.cpu().numpy(), allow_pickle=False)
 
 
 def _is_safetensors(file: str) -> bool:
@@ -251,13 +271,15 @@ def _is_safetensors(file: str) -> bool:
 def _clients(options: argparse.Namespace) -> None:
     peers = _client(options).clients()
     several = len({peer["uid"] for peer in peers}) > 1
+    on_device = any(peer["device_bytes"] for peer in peers)
     rows = [
         (
             peer["pid"],
-            *([peer["uid"]] if several else []),
+            *_if(several, peer["uid"]),
             peer["program"] + (" (this one)" if peer["is_self"] else ""),
             peer["tensors"],
             _bytes(peer["bytes"]),
+            *_if(on_device, _bytes(peer["device_bytes"])),
             peer["tickets"],
             peer["waiting"],
             _age(peer["age"]),
@@ -265,18 +287,39 @@ def _clients(options: argparse.Namespace) -> None:
         )
         for peer in peers
     ]
-    user = ["USER"] if several else []
-    header = ("PID", *user, "PROGRAM", "TENSORS", "BYTES", "TICKETS", "WAITING", "AGE", "STATE")
-    _table(header, rows, right=("PID", "USER", "TENSORS", "BYTES", "TICKETS", "WAITING", "AGE"))
+    sizes = ("TENSORS", "BYTES", *_if(on_device, "ON DEVICES"))
+    numbers = (*sizes, "TICKETS", "WAITING", "AGE")
+    header = ("PID", *_if(several, "USER"), "PROGRAM", *numbers, "STATE")
+    _table(header, rows, right=("PID", "USER", *numbers))
 
 
 def _stats(options: argparse.Namespace) -> None:
-    stats = _client(options).stats()
+    client = _client(options)
+    stats = client.stats()
+    devices = client.devices() if stats["devices"] else []  # nobody uses CUDA: it is left alone
     if options.json:
-        print(json.dumps(stats, indent=2))
+        print(json.dumps(stats | ({"cuda": devices} if devices else {}), indent=2))
         return
-    sizes = [key for key in stats if key == "bytes" or key.endswith("_bytes")]
-    _table(None, [(key, _bytes(value) if key in sizes else value) for key, value in stats.items()])
+    _table(None, _readable(stats))
+    for device in devices:
+        print()
+        _table(None, _readable(device))
+
+
+def _devices(options: argparse.Namespace) -> None:
+    rows = [
+        (
+            device["device"],
+            device["name"],
+            device["uuid"],
+            device["mode"],
+            device["storages"],
+            *(_bytes(device[key]) for key in ("bytes", "committed_bytes", "capacity_bytes")),
+        )
+        for device in _client(options).devices()
+    ]
+    numbers = ("TENSORS", "BYTES", "COMMITTED", "CAPACITY")
+    _table(("DEVICE", "NAME", "UUID", "MODE", *numbers), rows, right=numbers)
 
 
 def _stop(options: argparse.Namespace) -> None:
@@ -310,6 +353,16 @@ def _kind(entry: Entry) -> tuple[str, str]:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
+
+
+def _readable(counters: dict[str, Any]) -> list[tuple[str, Any]]:
+    sizes = [key for key in counters if key == "bytes" or key.endswith("_bytes")]
+    return [(key, _bytes(value) if key in sizes else value) for key, value in counters.items()]
+
+
+def _if(shown: Any, cell: Any) -> list[Any]:
+    """A cell of a table, or none."""
+    return [cell] if shown else []
 
 
 def _yes(value: bool) -> str:

@@ -425,6 +425,7 @@ def test_channels_tells_what_there_is_and_who_has_it():
             "buffers": 11,
             "participants": 128,
             "buffer_bytes": 256,
+            "device": "cpu",
             "messages": 1,
             "depth": 0,
             "is_shut_down": False,

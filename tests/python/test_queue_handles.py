@@ -137,7 +137,7 @@ def test_arguments_may_be_said_as_of_any_function(q):
     assert q.loan(3).dtype == np.float64
     with pytest.raises(cx.ExchangeError, match="known are bool"):
         q.loan(3, [("a", "i4")])
-    for method, names in ((q.send, "x timeout"), (q.loan, "shape dtype timeout")):
+    for method, names in ((q.send, "x timeout stream"), (q.loan, "shape dtype timeout")):
         assert list(inspect.signature(method).parameters) == names.split()
     assert inspect.signature(q.recv).parameters["spin_us"].kind is inspect.Parameter.KEYWORD_ONLY
 

@@ -38,7 +38,7 @@ ACTIONS = {
     "asarray of strides": lambda: cx.asarray(ARRAY[:, ::2]),
     "asarray of a record's field": lambda: cx.asarray(np.zeros(3, "i1,f4")["f1"]),
     "zeros and assignment": lambda: cx.full((2, 3), 1.0),
-    "attributes": lambda: [getattr(T, name) for name in dir(T)],
+    "attributes": lambda: [getattr(T, name, None) for name in dir(T)],
     "numpy": lambda: np.asarray(T),
     "memoryview": lambda: memoryview(T)[1, 2],
     "slices": lambda: [T[0], T[1, 1:], list(T)],

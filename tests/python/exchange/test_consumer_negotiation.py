@@ -114,7 +114,7 @@ def test_our_own_device_may_be_named(device):
     assert values(cx.from_dlpack(Producer(given()), device=device)) == VALUES.tolist()
 
 
-@pytest.mark.parametrize("device", ["cuda:0", "meta", "nonsense", 7])
+@pytest.mark.parametrize("device", ["meta", "nonsense", 7])
 def test_another_device_is_refused(device):
     forged = given()
     with pytest.raises((BufferError, ValueError, TypeError)):
