@@ -56,8 +56,7 @@ static int release(struct channel_buffer *buffer, const struct session *session)
         atomic_store(&buffer->state, BUFFER_RETURNED);
         return 1;
     }
-    ring_release(&buffer->seat->ring, buffer->number);
-    return buffer->has_refs;
+    return ring_release(&buffer->seat->ring, buffer->number);
 }
 
 void channel_buffer_unref(void *object) {

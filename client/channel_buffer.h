@@ -2,7 +2,7 @@
  * channel_buffer.h - a buffer of a channel that this process has: loaned, or received in a message
  *
  * Counted: by the tensors that lie in it. Nobody waits to let go of it, on whatever thread: a bit
- * in the ring's memory is cleared. Where the daemon must know (things are attached; it was received
+ * in the ring's memory is cleared. Where the daemon must know (it waits for that; it was received
  * and then inherited by a child of fork(), so that the daemon keeps it for both) it goes on
  * session::spent, from which session_unlock() sends a note. In the child of a fork the bit is the
  * parent's: it only forgets.
@@ -28,7 +28,6 @@ struct channel_buffer {
     atomic_int refs;
     atomic_int state; /* enum channel_buffer_state */
     uint32_t number;
-    int has_refs;                /* storages are attached */
     uint64_t forked;             /* session::forked when it was received */
     struct seat *seat;           /* counted */
     struct storage *storage;     /* counted: has its bytes; NULL: there are none */

@@ -5,19 +5,27 @@
 enum { ELSEWHERE = 1, SINGLE = 2 };
 
 struct shared_desc {
-    uint64_t ref;
+    uint64_t ref; /* where the daemon looks for it */
     uint32_t flags;
     uint32_t nbytes; /* of the encoded description */
-    char encoded[RING_DESC_NBYTES - 16];
+    uint64_t storage;
+    char encoded[RING_DESC_NBYTES - 24];
 };
 
 _Static_assert(sizeof(struct shared_desc) == RING_DESC_NBYTES, "other processes read it");
-_Static_assert(24 + 16 * CHANNEL_NDIM_MAX <= RING_DESC_NBYTES - 16, "so many dimensions fit");
+_Static_assert(24 + 16 * CHANNEL_NDIM_MAX <= RING_DESC_NBYTES - 24, "so many dimensions fit");
+
+void channel_desc_clear(const struct ring *ring, uint32_t buffer) {
+    struct shared_desc *shared = ring_desc(ring, buffer);
+
+    __atomic_store_n(&shared->ref, 0, __ATOMIC_RELAXED);
+}
 
 void channel_desc_write(const struct ring *ring, uint32_t buffer, const struct channel_desc *desc) {
     struct shared_desc *shared = ring_desc(ring, buffer);
 
-    shared->ref = desc->ref;
+    __atomic_store_n(&shared->ref, desc->ref, __ATOMIC_RELAXED);
+    shared->storage = desc->storage;
     shared->flags =
         (desc->is_elsewhere ? (uint32_t)ELSEWHERE : 0u) | (desc->is_single ? (uint32_t)SINGLE : 0u);
     shared->nbytes = (uint32_t)desc_encode(&desc->memory, shared->encoded);
@@ -32,6 +40,7 @@ const char *channel_desc_read(const struct ring *ring, uint32_t buffer,
         return "it is none of this version";
     }
     ret_desc->ref = copy.ref;
+    ret_desc->storage = copy.storage;
     ret_desc->is_elsewhere = (copy.flags & ELSEWHERE) != 0;
     ret_desc->is_single = (copy.flags & SINGLE) != 0;
     if (ret_desc->is_elsewhere && !copy.ref) {

@@ -2,7 +2,7 @@
  * channel_desc.h - what is in a message: the 256 bytes that go with its buffer
  *
  * Who fills the buffer writes them, who receives it copies them and believes nothing. Other
- * processes read them: their layout is part of WIRE_LAYOUT.
+ * processes read them: their layout is part of WIRE_LAYOUT. The daemon reads the first eight.
  */
 #pragma once
 
@@ -15,7 +15,8 @@
 
 struct channel_desc {
     uint64_t ref;       /* by which the daemon knows what is attached to the buffer; 0: nothing */
-    int is_elsewhere;   /* the bytes are in the first storage attached, not in the buffer */
+    uint64_t storage;   /* the first that is attached, if is_elsewhere */
+    int is_elsewhere;   /* the bytes are in that storage, not in the buffer */
     int is_single;      /* a bundle of one that stands for its tensor */
     struct desc memory; /* a tensor, or the index of a bundle */
 };
@@ -23,9 +24,13 @@ struct channel_desc {
 /* A message that is in its buffer. Leaves `memory` as it is: a kilobyte, to be described next. */
 static inline void channel_desc_init(struct channel_desc *desc) {
     desc->ref = 0;
+    desc->storage = 0;
     desc->is_elsewhere = 0;
     desc->is_single = 0;
 }
+
+/* A buffer that was just loaned: it refers to nothing of before. */
+void channel_desc_clear(const struct ring *ring, uint32_t buffer);
 
 void channel_desc_write(const struct ring *ring, uint32_t buffer, const struct channel_desc *desc);
 

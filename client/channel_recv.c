@@ -97,6 +97,31 @@ static int fetch(struct seat *seat, const struct received *message, struct attac
     return r;
 }
 
+/* Who keeps a buffer for what its message refers to must not be in the way of others: at most half
+ * of those that are neither a message's nor the next one's. */
+static int may_pin(const struct ring *ring) {
+    return ring_busy(ring) <= (ring->shape.buffers - ring->shape.capacity - 1) / 2;
+}
+
+/* The storage that a message's bytes are in. Asks only for one that is new here. */
+static int fetch_elsewhere(struct seat *seat, const struct received *message,
+                           struct attached *attached) {
+    struct channel_buffer *buffer = may_pin(&seat->ring) ? message->buffer : NULL;
+    struct storage *storage = storage_pin(seat->session, message->desc.storage, buffer);
+
+    if (!storage) {
+        return fetch(seat, message, attached);
+    }
+    attached->storages = malloc(sizeof(struct storage *));
+    if (!attached->storages) {
+        storage_unref(storage);
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    attached->storages[0] = storage;
+    attached->count = 1;
+    return STATUS_OK;
+}
+
 /* -------------------------------------------------------------------------------------- opening */
 
 /* A tensor, or for a bundle just the bytes, in the buffer, which it counts. */
@@ -163,8 +188,9 @@ static int open_message(struct seat *seat, struct received *message) {
         return error(STATUS_INTERNAL, "a message that cannot be right: %s", wrong);
     }
     int r = STATUS_OK;
-    message->buffer->has_refs = message->desc.ref != 0;
-    if (message->desc.ref) {
+    if (message->desc.is_elsewhere) {
+        r = fetch_elsewhere(seat, message, &message->attached);
+    } else if (message->desc.ref) {
         r = fetch(seat, message, &message->attached);
     }
     if (r != STATUS_OK) {

@@ -24,6 +24,9 @@ static int loan_buffer(const struct channel_call *call, uint32_t *ret_buffer) {
     do {
         result = ring_loan(&call->seat->ring, &call->wait, ret_buffer);
     } while (channel_goes_on(call, result, &r));
+    if (r == STATUS_OK) {
+        channel_desc_clear(&call->seat->ring, *ret_buffer);
+    }
     return r;
 }
 
@@ -38,13 +41,12 @@ static int send_buffer(const struct channel_call *call, uint32_t buffer) {
 }
 
 /* Gives back a buffer that is not sent. */
-static void give_back(const struct channel_call *call, uint32_t buffer, int has_refs) {
+static void give_back(const struct channel_call *call, uint32_t buffer) {
     struct seat *seat = call->seat;
     struct wire_done fixed = {.channel = seat->channel, .buffer = buffer};
     struct frame frame = REQUEST(DONE, &fixed);
 
-    ring_release(&seat->ring, buffer);
-    if (has_refs) {
+    if (ring_release(&seat->ring, buffer)) {
         session_lock(seat->session);
         call_note(seat->session, &frame);
         session_unlock(seat->session);
@@ -57,14 +59,14 @@ static int describe_and_send(const struct channel_call *call, uint32_t buffer,
     channel_desc_write(&call->seat->ring, buffer, desc);
     int r = send_buffer(call, buffer);
     if (r != STATUS_OK) {
-        give_back(call, buffer, desc->ref != 0);
+        give_back(call, buffer);
     }
     return r;
 }
 
 /* --------------------------------------------------------------------------------- by reference */
 
-/* Attaches storages to a loaned buffer. Asks the daemon. */
+/* Attaches storages to a loaned buffer, or one to all that the handle sends. Asks the daemon. */
 static int refer(const struct channel_call *call, uint32_t buffer, const uint64_t *ids,
                  size_t count, uint64_t *ret_ref) {
     struct wire_refer fixed = {
@@ -85,16 +87,36 @@ static int refer(const struct channel_call *call, uint32_t buffer, const uint64_
     return r;
 }
 
-/* Attaches storages, if there are any, and sends. */
+/* Attaches storages, if there are any and they are not yet, and sends. */
 static int refer_and_send(const struct channel_call *call, uint32_t buffer,
                           struct channel_desc *desc, const uint64_t *ids, size_t count) {
-    int r = count > 0 ? refer(call, buffer, ids, count, &desc->ref) : STATUS_OK;
+    int r = count > 0 && !desc->ref ? refer(call, buffer, ids, count, &desc->ref) : STATUS_OK;
 
     if (r != STATUS_OK) {
-        give_back(call, buffer, 1); /* an answer that came too late may have attached */
+        give_back(call, buffer);
         return r;
     }
     return describe_and_send(call, buffer, desc);
+}
+
+/* A reference that stays as long as we hold the storage: asks for the first message only. 0 in
+ * *ret_ref: there are too many. */
+static int refer_standing(const struct channel_call *call, struct storage *storage,
+                          uint64_t *ret_ref) {
+    struct seat *seat = call->seat;
+
+    session_lock(seat->session);
+    uint64_t ref = storage->seat == seat->serial ? storage->ref : 0;
+    session_unlock(seat->session);
+    int r = ref ? STATUS_OK : refer(call, WIRE_NO_BUFFER, &storage->id, 1, &ref);
+    if (r == STATUS_OK) {
+        session_lock(seat->session);
+        storage->seat = seat->serial;
+        storage->ref = ref;
+        session_unlock(seat->session);
+    }
+    *ret_ref = ref;
+    return r == STATUS_LIMIT ? STATUS_OK : r;
 }
 
 /* Sends what `desc` describes in a storage. */
@@ -104,6 +126,7 @@ static int send_storage(const struct channel_call *call, const struct storage *s
     int r = loan_buffer(call, &buffer);
 
     desc->is_elsewhere = 1;
+    desc->storage = storage->id;
     return r == STATUS_OK ? refer_and_send(call, buffer, desc, &storage->id, 1) : r;
 }
 
@@ -155,13 +178,14 @@ static int send_large(const struct channel_call *call, const tcx_array_t *source
 }
 
 static int send_shared(const struct channel_call *call, const tcx_array_t *source,
-                       const struct storage *storage) {
+                       struct storage *storage) {
     struct channel_desc desc;
 
     channel_desc_init(&desc);
     layout_describe(source, (uint64_t)((char *)source->data - storage->address),
                     source->readonly ? DESC_READONLY : 0u, &desc.memory);
-    return send_storage(call, storage, &desc);
+    int r = refer_standing(call, storage, &desc.ref);
+    return r == STATUS_OK ? send_storage(call, storage, &desc) : r;
 }
 
 static int send_array(const struct channel_call *call, const tcx_array_t *source, uint64_t nbytes) {

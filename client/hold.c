@@ -87,12 +87,25 @@ struct storage *hold_find(struct session *session, const void *data, size_t nbyt
     return found;
 }
 
+/* Lets the daemon know of one of ours that so far only a buffer keeps. */
+static int hold_pinned(struct storage *storage) {
+    struct storage *again = NULL;
+    int r =
+        storage_is_granted(storage) ? STATUS_OK : ask(storage->session, &storage->id, 1, &again);
+
+    storage_unref(again);
+    return r;
+}
+
 int hold_again(struct session *session, struct storage *storage, struct storage **ret_storage) {
     struct storage *again = NULL;
 
     if (storage->session == session) {
-        *ret_storage = storage_ref(storage);
-        return STATUS_OK;
+        int r = hold_pinned(storage);
+        if (r == STATUS_OK) {
+            *ret_storage = storage_ref(storage);
+        }
+        return r;
     }
     if (storage->session->boot_id != session->boot_id || !session_shares(storage->session)) {
         *ret_storage = NULL;

@@ -73,6 +73,7 @@ static int map_block(struct seat *seat, const struct call *call, const struct wi
 }
 
 static struct seat *create(struct session *session) {
+    static _Atomic uint64_t serials;
     struct seat *seat = calloc(1, sizeof *seat);
 
     if (!seat) {
@@ -81,6 +82,7 @@ static struct seat *create(struct session *session) {
     }
     atomic_init(&seat->refs, 1);
     atomic_init(&seat->has_left, 1); /* until it has joined */
+    seat->serial = atomic_fetch_add(&serials, 1) + 1;
     pthread_mutex_init(&seat->lock, NULL);
     seat->session = session_ref(session);
     return seat;

@@ -24,6 +24,7 @@ struct seat {
     struct session *session; /* counted */
     struct seat *before;     /* counted: the parent's, that this one replaced; NULL: none */
     uint64_t channel;        /* the daemon's number of it */
+    uint64_t serial;         /* no other seat of this process has it; never 0 */
     struct ring ring;
     void *block; /* owned mapping: the control block */
     size_t block_nbytes;

@@ -124,10 +124,10 @@ void session_drop_fork_page(struct session *session) {
  * only put on the list; so whoever unlocks looks at the list once more. */
 static void leave(struct session *session) {
     struct channel_buffer *spent = channel_buffers_drain(session);
+    struct storage *pinned = storages_drain(session);
     struct segment *doomed;
     int is_unreported;
 
-    storages_drain(session);
     if (session->is_inherited && !session->by_id) {
         drop_page(&session->fork_page); /* nothing is left that they keep */
         drop_page(&session->life_page);
@@ -141,6 +141,7 @@ static void leave(struct session *session) {
 
     segments_unmap(doomed);
     channel_buffers_free(spent);
+    storages_unpin(pinned);
     if (is_unreported) {
         log_line("event=connection.lost socket=%s pid=%d why=\"%s\"", session->path,
                  (int)session->pid, session->why);

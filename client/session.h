@@ -20,9 +20,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "messages.h"
 #include "path.h"
 
 #define VERSION_TEXT_SIZE 64
+#define KNOWN_STORAGES    64
 
 /* How a call may be waited for. */
 struct patience {
@@ -84,9 +86,10 @@ struct session {
     int asks_again; /* the counter moved meanwhile */
 
     /* storage.c */
-    void *by_id;                      /* tree of struct storage, not owned */
-    void *by_address;                 /* the same ones that have bytes */
-    struct storage *_Atomic released; /* those whose count fell to 0, newest first */
+    void *by_id;                             /* tree of struct storage, not owned */
+    void *by_address;                        /* the same ones that have bytes */
+    struct storage *_Atomic released;        /* those whose count fell to 0, newest first */
+    struct wire_grant known[KNOWN_STORAGES]; /* where the last ones are or were, by id */
 
     /* channel_buffer.c */
     struct channel_buffer *_Atomic spent; /* owned: those the daemon is yet to be told of */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "channel_buffer.h"
 #include "error.h"
 #include "mapping.h"
 #include "segment.h"
@@ -149,8 +150,31 @@ static int create(struct session *session, const struct wire_grant *grant,
         return r;
     }
     storage->session = session_ref(session);
+    session->known[grant->storage % KNOWN_STORAGES] = *grant;
     *ret_storage = storage;
     return STATUS_OK;
+}
+
+/* Of who uses memory of a device the daemon must know: such a use may end badly. */
+static int may_be_pinned(const struct wire_grant *known, uint64_t id) {
+    return id != 0 && known->storage == id && known->segment >> 56 == 0;
+}
+
+struct storage *storage_pin(struct session *session, uint64_t id, struct channel_buffer *buffer) {
+    struct storage key = {.id = id};
+
+    session_lock(session);
+    struct wire_grant known = session->known[id % KNOWN_STORAGES];
+    struct storage *storage = find_in(&session->by_id, &key, compare_id);
+    if (storage) {
+        storage_ref(storage);
+    } else if (buffer && may_be_pinned(&known, id) &&
+               create(session, &known, &storage) == STATUS_OK) {
+        storage->grants = 0;
+        storage->pin = channel_buffer_ref(buffer);
+    }
+    session_unlock(session);
+    return storage;
 }
 
 int storage_enter(struct session *session, const struct wire_grant *grant,
@@ -183,6 +207,16 @@ int storage_take(struct session *session, const struct wire_grant *grant,
         storage_decline(session, grant);
     }
     return r;
+}
+
+int storage_is_granted(struct storage *storage) {
+    if (!storage->pin) {
+        return 1;
+    }
+    session_lock(storage->session);
+    int is_granted = storage->grants > 0;
+    session_unlock(storage->session);
+    return is_granted;
 }
 
 /* A large allocation is committed while we wait: 4 ns a byte more than a usual answer. */
@@ -275,13 +309,14 @@ static void send_released(struct session *session, const struct wire_returned *r
     }
 }
 
-void storages_drain(struct session *session) {
+struct storage *storages_drain(struct session *session) {
     struct wire_returned batch[BATCH];
     size_t count = 0;
+    struct storage *pinned = NULL;
     struct storage *next;
 
     if (!atomic_load(&session->released)) {
-        return;
+        return NULL;
     }
     for (struct storage *storage = atomic_exchange(&session->released, NULL); storage;
          storage = next) {
@@ -292,17 +327,34 @@ void storages_drain(struct session *session) {
             continue; /* revived */
         }
         forget(session, storage);
-        batch[count++] = (struct wire_returned){storage->id, storage->grants};
+        if (storage->grants > 0) {
+            batch[count++] = (struct wire_returned){storage->id, storage->grants};
+        }
         if (count == BATCH) {
             send_released(session, batch, count);
             count = 0;
         }
         session_unref(storage->session); /* not the last: our caller has one */
-        free(storage);
+        if (storage->pin) {
+            storage->next = pinned;
+            pinned = storage;
+        } else {
+            free(storage);
+        }
     }
     send_released(session, batch, count);
     if (atomic_load(&session->is_dead)) {
         segments_doom_unused(session);
+    }
+    return pinned;
+}
+
+void storages_unpin(struct storage *pinned) {
+    while (pinned) {
+        struct storage *next = pinned->next;
+        channel_buffer_unref(pinned->pin);
+        free(pinned);
+        pinned = next;
     }
 }
 

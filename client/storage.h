@@ -7,6 +7,10 @@
  *
  * Grants: each reply that grants adds one to what the daemon counts for us; a RELEASE returns as
  * many as we have received. So a release that crosses a grant on the wire takes nothing away.
+ *
+ * Pins: what a received message refers to lives as long as its buffer is in use. Where we know from
+ * earlier how to find it nothing need be granted: the storage just keeps the buffer. hold.h asks
+ * for a grant when the daemon is to know that it is ours.
  */
 #pragma once
 
@@ -16,18 +20,21 @@
 
 #include "messages.h"
 
+struct channel_buffer;
 struct session;
 
 struct storage {
     uint64_t id;
     uint64_t nbytes;
-    char *address;           /* in `segment`; NULL when there are no bytes */
-    struct session *session; /* counted */
-    struct segment *segment; /* borrowed: mapped as long as we are in it; NULL without bytes */
-    uint64_t grants;         /* received and not returned; guarded by the session's lock */
-    int is_hidden;           /* from a look by address: a channel's buffers; likewise */
-    _Atomic uint64_t state;  /* count * 2 + whether it is on session::released */
-    struct storage *next;    /* session::released */
+    char *address;              /* in `segment`; NULL when there are no bytes */
+    struct session *session;    /* counted */
+    struct segment *segment;    /* borrowed: mapped as long as we are in it; NULL without bytes */
+    uint64_t grants;            /* received and not returned; guarded by the session's lock */
+    struct channel_buffer *pin; /* counted: keeps it alive even without grants; NULL: none */
+    int is_hidden;              /* from a look by address: a channel's buffers; likewise */
+    uint64_t seat, ref;     /* the last standing reference, and by which seat; 0: none; likewise */
+    _Atomic uint64_t state; /* count * 2 + whether it is on session::released */
+    struct storage *next;   /* session::released */
 };
 
 /* Turns a grant into a storage with one more reference. Takes the grant, also on failure. May have
@@ -38,6 +45,11 @@ int storage_take(struct session *session, const struct wire_grant *grant,
 /* The same, but on failure the grant is still the caller's. */
 int storage_enter(struct session *session, const struct wire_grant *grant,
                   struct storage **ret_storage);
+
+/* One more reference to the storage with this id, which a message in `buffer` refers to; if it is
+ * not here but was, it comes back and is pinned by the buffer (NULL: not to be pinned). NULL: ask
+ * for a grant. Never asks. No lock held. */
+struct storage *storage_pin(struct session *session, uint64_t id, struct channel_buffer *buffer);
 
 /* Fresh storage of `nbytes` bytes with one reference. Asks the daemon. As call_run(), or as
  * segment_map(). */
@@ -61,13 +73,18 @@ int64_t storage_commit_ns(uint64_t nbytes);
 struct storage *storage_find(struct session *session, uint64_t id);
 struct storage *storage_find_bytes(struct session *session, const void *data, size_t nbytes);
 
+/* Whether the daemon knows that we hold it. No lock held. */
+int storage_is_granted(struct storage *storage);
+
 struct storage *storage_ref(struct storage *storage);
 
 /* Never waits. NULL is fine. */
 void storage_unref(struct storage *storage);
 
-/* Releases what is on the list and still not used. Lock held; only session.c calls it. */
-void storages_drain(struct session *session);
+/* Releases what is on the list and still not used. Lock held. Returns those that were pinned, to be
+ * unpinned without it. Only session.c calls these two. */
+struct storage *storages_drain(struct session *session);
+void storages_unpin(struct storage *pinned);
 
 /* Returns grants that were never turned into storages, one each. Lock held. */
 void storages_return(struct session *session, const void *grants, size_t count);

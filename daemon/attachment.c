@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "ring_mask.h"
+#include "standing.h"
 
 static void drop(struct channel *channel, uint32_t buffer) {
     struct channels *channels = channel->channels;
@@ -65,19 +66,37 @@ static void drop_unless(struct channel *channel, const uint64_t *needed) {
     }
 }
 
+/* Whether something goes when a buffer is released. */
+static bool waits_for_release(const struct channel *channel) {
+    return channel->attached > 0 || standings_are_loose(channel);
+}
+
 void attachments_sweep(struct channel *channel) {
     uint64_t needed[RING_MASK_WORDS];
+    bool waits = waits_for_release(channel);
 
-    if (channel->attached > 0) {
+    ring_watch(&channel->ring, waits); /* before the look: what is released later is told */
+    if (waits) {
         ring_sweep(&channel->ring, needed);
         drop_unless(channel, needed);
+        standings_sweep(channel, needed);
+        ring_watch(&channel->ring, waits_for_release(channel));
     }
+}
+
+void attachments_drop_sent(struct channel *channel) {
+    uint64_t used[RING_MASK_WORDS] = {0};
+
+    mask_add_uses(&channel->ring, used);
+    drop_unless(channel, used);
+    standings_sweep(channel, used);
 }
 
 void attachments_drop(struct channel *channel) {
     static const uint64_t nothing[RING_MASK_WORDS];
 
     drop_unless(channel, nothing);
+    standings_drop(channel);
     free(channel->attachments);
     channel->attachments = NULL;
 }

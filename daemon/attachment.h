@@ -31,5 +31,8 @@ const struct attachment *attachment_find(const struct channel *channel, uint32_t
 /* Drops what is attached to buffers that nobody uses and no message needs. */
 void attachments_sweep(struct channel *channel);
 
+/* Drops what only messages need: nobody can receive them any more. */
+void attachments_drop_sent(struct channel *channel);
+
 /* Drops them all. */
 void attachments_drop(struct channel *channel);

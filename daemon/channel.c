@@ -134,6 +134,7 @@ int channel_create(struct channels *channels, struct account *account,
         return -ENOMEM;
     }
     list_init(&channel->unsettled);
+    list_init(&channel->standing);
     channel->channels = channels;
     channel->account = account;
     channel->name_nbytes = nbytes;
@@ -232,6 +233,10 @@ void channel_touch(struct channel *channel) {
     list_append(&channel->channels->unsettled, &channel->unsettled);
 }
 
+bool channel_is_over(const struct channel *channel) {
+    return channel->open == 0 && channel->name_nbytes == 0;
+}
+
 static bool is_needed(const struct channel *channel) {
     bool is_queue = !(channel->ring.shape.flags & RING_TOPIC);
 
@@ -239,14 +244,38 @@ static bool is_needed(const struct channel *channel) {
            (is_queue && channel->name_nbytes > 0 && channel->storage && channel_depth(channel) > 0);
 }
 
+/* Who has received what a message refers to may have no hold on it, only the buffer. */
+static bool is_kept(struct channel *channel) {
+    attachments_drop_sent(channel);
+    if (channel->attached + channel->standing_count == 0) {
+        return false;
+    }
+    take_name(channel);
+    return true;
+}
+
+/* Somebody has let go of a storage that may have been sent through any of them. */
+static void touch_those_with_standing(struct channels *channels) {
+    list_for_each (link, &channels->all) {
+        struct channel *channel = container_of(link, struct channel, link);
+        if (channel->standing_count > 0) {
+            channel_touch(channel);
+        }
+    }
+    channels->storages->is_loose = false;
+}
+
 void channels_settle(struct channels *channels) {
     struct list *link;
 
+    if (channels->storages->is_loose) {
+        touch_those_with_standing(channels);
+    }
     while ((link = list_pop(&channels->unsettled))) {
         struct channel *channel = container_of(link, struct channel, unsettled);
         attachments_sweep(channel);
         participants_reap(channel);
-        if (!is_needed(channel)) {
+        if (!is_needed(channel) && !is_kept(channel)) {
             channel_end(channel);
         }
     }

@@ -6,8 +6,9 @@
  * from its first message on, one storage that all buffers lie in. The block can be written by
  * everybody: what is known here for sure (shape, storage, seats, attachments) is in our own memory.
  * A queue lasts while it has an open handle or a message that nobody has received, a topic while it
- * has a handle. What changes a channel only marks it; channels_settle() sees what follows from
- * that. Owned by the server; knows storages, not clients or messages of the socket.
+ * has a handle; without its name also while somebody uses what a message referred to. What changes
+ * a channel only marks it; channels_settle() sees what follows from that. Owned by the server;
+ * knows storages, not clients or messages of the socket.
  */
 #pragma once
 
@@ -40,7 +41,9 @@ struct channel {
     uint32_t open;                   /* and those of them that have not left */
     struct attachment **attachments; /* owned: one or NULL for each buffer; NULL: none yet */
     uint32_t attached;               /* how many there are */
-    size_t name_nbytes;              /* 0: it was deleted */
+    struct list standing;            /* of struct standing; owned */
+    uint32_t standing_count;
+    size_t name_nbytes; /* 0: it was deleted */
     char name[];
 };
 
@@ -81,6 +84,10 @@ void channel_size(struct channel *channel, struct storage *storage, uint64_t buf
 static inline unsigned channel_device(const struct channel *channel) {
     return channel->storage ? channel->storage->device : 0;
 }
+
+/* Nobody is in, and nobody can join: it only keeps what messages referred to, for who has received
+ * it. */
+bool channel_is_over(const struct channel *channel);
 
 /* Closes the channel, and takes its name. */
 void channel_delete(struct channel *channel);

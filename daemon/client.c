@@ -419,6 +419,7 @@ static void init_books(struct client *client) {
     holds_init(&client->holds);
     imports_init(&client->imports);
     client->participants.forks = &client->forks;
+    client->participants.holds = &client->holds;
     client->participants.client = (uint32_t)client->id;
     client->participants.max = server->options->client_channels;
     participants_init(&client->participants);

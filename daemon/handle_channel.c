@@ -147,10 +147,11 @@ static int find(struct call *call, const struct wire_join *request, struct chann
     }
     channels_settle(&call->server->channels); /* one that has ended is not to be joined */
     *ret_channel = channels_find(&call->server->channels, request->channel);
-    return *ret_channel ? STATUS_OK
-                        : call_fail(call, STATUS_NOT_FOUND,
-                                    "channel %" PRIu64 " is gone: open it anew, by its name",
-                                    request->channel);
+    return *ret_channel && !channel_is_over(*ret_channel)
+               ? STATUS_OK
+               : call_fail(call, STATUS_NOT_FOUND,
+                           "channel %" PRIu64 " is gone: open it anew, by its name",
+                           request->channel);
 }
 
 /* Makes the storage of a channel's buffers; the reference is the caller's. Whoever participates in

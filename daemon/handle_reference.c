@@ -8,6 +8,7 @@
 #include "handle.h"
 #include "quota.h"
 #include "ring_mask.h"
+#include "standing.h"
 
 static int check_room(struct call *call, uint32_t count) {
     uint64_t references = call->server->channels.references;
@@ -23,15 +24,27 @@ static int check_room(struct call *call, uint32_t count) {
     return quota_check(call, ACCOUNT_ATTACHMENTS, count);
 }
 
+/* The client's handle. */
+static int find_handle(struct call *call, uint64_t channel, uint32_t slot,
+                       struct participant **ret_participant) {
+    *ret_participant = participant_find(&call->client->participants,
+                                        channels_find(&call->server->channels, channel), slot);
+    return *ret_participant
+               ? STATUS_OK
+               : call_fail(call, STATUS_STALE, "this client has no handle %u of channel %" PRIu64,
+                           slot, channel);
+}
+
 /* The channel, if the client uses that buffer of it. */
 static int find_used(struct call *call, uint64_t id, uint32_t slot, uint32_t buffer,
                      struct channel **ret_channel) {
-    struct channel *channel = channels_find(&call->server->channels, id);
+    struct participant *participant;
+    int r = find_handle(call, id, slot, &participant);
 
-    if (!participant_find(&call->client->participants, channel, slot)) {
-        return call_fail(call, STATUS_STALE, "this client has no handle %u of channel %" PRIu64,
-                         slot, id);
+    if (r != STATUS_OK) {
+        return r;
     }
+    struct channel *channel = participant->channel;
     if (buffer >= channel->ring.shape.buffers || !use_has(&channel->ring, slot, buffer)) {
         return call_fail(call, STATUS_STALE,
                          "handle %u of channel %" PRIu64 " does not use buffer %u", slot, id,
@@ -53,19 +66,57 @@ static int find_held(struct call *call, int count, struct storage **ret_storages
     return STATUS_OK;
 }
 
+static int find_room(struct call *call, uint32_t count) {
+    int r = check_room(call, count);
+
+    return r != STATUS_OK && make_room(call) ? check_room(call, count) : r;
+}
+
+/* For all messages that this handle sends. */
+static int refer_standing(struct call *call, const struct wire_refer *request,
+                          struct wire_refer_reply *reply) {
+    struct participant *participant;
+    struct storage *storage = NULL;
+    int r = find_handle(call, request->channel, request->slot, &participant);
+
+    if (r == STATUS_OK) {
+        r = find_held(call, 1, &storage);
+    }
+    if (r != STATUS_OK) {
+        return r;
+    }
+    const struct channel *channel = participant->channel;
+    const struct standing *standing = standing_of(participant, storage);
+    if (!standing && channel->standing_count >= channel->ring.shape.buffers) {
+        return call_fail(call, STATUS_LIMIT, "channel %" PRIu64 " has %u standing references",
+                         channel->id, channel->standing_count);
+    }
+    r = standing ? STATUS_OK : find_room(call, 1);
+    if (r == STATUS_OK && !standing) {
+        standing = standing_create(participant, call->client->account, storage);
+    }
+    if (r == STATUS_OK && !standing) {
+        return call_no_books(call);
+    }
+    if (r == STATUS_OK) {
+        reply->ref = standing->ref;
+    }
+    return r;
+}
+
 int handle_refer(struct call *call, const struct wire_refer *request,
                  struct wire_refer_reply *reply) {
     struct storage *storages[WIRE_HOLDS_MAX];
     struct channel *channel;
     int count = count_ids(call);
 
-    if (count < 1) {
+    if (count < 1 || (count > 1 && request->buffer == WIRE_NO_BUFFER)) {
         return call_broken(call, "REFER: the tail is no list of ids");
     }
-    int r = check_room(call, (uint32_t)count);
-    if (r != STATUS_OK && make_room(call)) {
-        r = check_room(call, (uint32_t)count);
+    if (request->buffer == WIRE_NO_BUFFER) {
+        return refer_standing(call, request, reply);
     }
+    int r = find_room(call, (uint32_t)count);
     if (r == STATUS_OK) {
         r = find_used(call, request->channel, request->slot, request->buffer, &channel);
     }
@@ -95,6 +146,10 @@ int handle_fetch(struct call *call, const struct wire_fetch *request,
         return r;
     }
     const struct attachment *attachment = attachment_find(channel, request->buffer, request->ref);
+    const struct standing *standing = standing_find(channel, request->ref);
+    if (standing) {
+        return grant_all(call, &standing->storage, 1);
+    }
     if (!attachment) {
         return call_fail(call, STATUS_STALE,
                          "buffer %u of channel %" PRIu64 " has no reference %" PRIu64,

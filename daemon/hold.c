@@ -75,6 +75,7 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
  * parent's. */
 static int hold_park(struct holds *holds, struct hold *hold) {
     hold->grants = 0;
+    holds->storages->is_loose |= hold->storage->standing > 0;
     tickets_lease(holds->tickets, &hold->tickets);
     return !hold->storage->device && forkpages_park(holds->forks, FORK_HOLD, &hold->parked);
 }

@@ -13,6 +13,7 @@
 
 #include "channel.h"
 #include "forkpage.h"
+#include "hold.h"
 #include "list.h"
 
 /* A buffer that was in use when the client forked. */
@@ -32,15 +33,16 @@ struct participant {
 };
 
 struct participants {
-    struct forkpages *forks; /* borrowed: outlives us */
-    uint32_t client;         /* its number in control blocks: 1 to 2^31 - 1 */
+    struct forkpages *forks;   /* borrowed, as the next: outlive us */
+    const struct holds *holds; /* the client's */
+    uint32_t client;           /* its number in control blocks: 1 to 2^31 - 1 */
     uint64_t max;
     struct list all; /* of struct participant; owned */
     uint64_t count;
 };
 
-/* `forks`, `client` and `max` are filled in by the caller. fini frees what is left of those that a
- * participants_end() has ended. */
+/* `forks`, `holds`, `client` and `max` are filled in by the caller. fini frees what is left of
+ * those that a participants_end() has ended. */
 void participants_init(struct participants *participants);
 void participants_fini(struct participants *participants);
 

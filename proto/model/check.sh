@@ -30,7 +30,7 @@ fail() {
     fi
 }
 
-Q=queue.pml T=topic.pml F=fork.pml
+Q=queue.pml T=topic.pml F=fork.pml R=standing.pml
 
 bounded() {
     both $Q -DK1=1 -DK2=1 -DONE_READER
@@ -52,6 +52,8 @@ bounded() {
     both $T -DK1=3 -DONE_SUB -DREF -DM=2
     both $T -DK1=3 -DONE_SUB -DREF -DM=2 -DDROP
     both $F
+    pass $R
+    pass $R -DCRASH
 }
 
 long() {
@@ -112,6 +114,9 @@ mutations() {
     fail $T -DN=2 -DM=3 -DK1=3 -DCRASH=0 -DONE_SUB -DREF -DMUT_COMMIT_BEFORE_HOLD
     for m in DIRECT_RELEASE NOTE_IGNORES_PAGE GONE_IGNORES_PAGE GONE_BEFORE_NOTES; do
         fail $F -DCRASH=1 -DMUT_$m
+    done
+    for m in SWEEP_BEFORE_WATCH SWEEP_NO_SECOND WATCHED_BEFORE_RELEASE TELL_IF_NAMED; do
+        fail $R -DMUT_$m
     done
 }
 

@@ -105,8 +105,8 @@ enum ring_result ring_send(struct ring *ring, const struct ring_wait *wait, uint
 enum ring_result ring_recv(struct ring *ring, const struct ring_wait *wait, bool latest,
                            struct ring_message *ret_message);
 
-/* Gives back what was loaned or received, once. */
-void ring_release(struct ring *ring, uint32_t buffer);
+/* Gives back what was loaned or received, once. True: the daemon wants to know. */
+bool ring_release(struct ring *ring, uint32_t buffer);
 
 /* Topics: from the next message on, or with `latest` from the last one. OK, AGAIN, TIMED_OUT,
  * NOT_IN (it is subscribed, or has left), BROKEN. */
@@ -142,6 +142,9 @@ struct ring_report {
 void ring_report(struct ring *ring, struct ring_holder *holders, size_t max,
                  struct ring_report *ret_report);
 
+/* How many buffers members have. One that has just received counts in all who received before. */
+uint32_t ring_busy(const struct ring *ring);
+
 /* ----------------------------------------------------------------------------------- the daemon */
 
 /* The buffers' size, once it is known. */
@@ -159,6 +162,10 @@ void ring_repair(struct ring *ring, uint32_t client);
 
 /* Releases for a member what it has returned by way of the daemon. */
 void ring_release_for(struct ring *ring, uint32_t member, uint32_t buffer);
+
+/* Whether whoever releases a buffer from now on is to tell. A release that a later sweep does not
+ * see is told. */
+void ring_watch(struct ring *ring, bool watched);
 
 /* How many buffers a member has now. */
 uint32_t ring_uses(const struct ring *ring, uint32_t member);

@@ -36,7 +36,7 @@ enum ring_state {
 #define RING_ALIGNED __attribute__((aligned(RING_ALIGN)))
 
 struct ring_control {
-    /* This group is written by the daemon, before anybody joins; the last two also later. */
+    /* This group is written by the daemon, before anybody joins; the last three also later. */
     uint64_t magic;
     uint32_t layout;
     uint32_t flags; /* enum ring_flag */
@@ -46,6 +46,7 @@ struct ring_control {
     uint32_t members;
     uint64_t buffer_nbytes;
     uint32_t members_used; /* members from here on have never been used */
+    uint32_t watched;      /* the daemon waits for buffers to be released: tell it */
 
     uint32_t lock RING_ALIGNED; /* ring_lock.h */
     uint32_t closed;            /* anybody, without the lock; the rest its owner */
@@ -75,6 +76,7 @@ struct ring_entry {
 _Static_assert(sizeof(struct ring_control) == 384, "layout");
 _Static_assert(offsetof(struct ring_control, buffer_nbytes) == 32, "layout");
 _Static_assert(offsetof(struct ring_control, members_used) == 40, "layout");
+_Static_assert(offsetof(struct ring_control, watched) == 44, "layout");
 _Static_assert(offsetof(struct ring_control, lock) == 128, "layout");
 _Static_assert(offsetof(struct ring_control, head) == 136, "layout");
 _Static_assert(offsetof(struct ring_control, floor) == 144, "layout");

@@ -42,6 +42,15 @@ void ring_repair(struct ring *ring, uint32_t client) {
     event_shout(&ring->control->free_event);
 }
 
+void ring_watch(struct ring *ring, bool watched) {
+    uint32_t *word = &ring->control->watched;
+
+    if (__atomic_load_n(word, __ATOMIC_RELAXED) != watched) {
+        __atomic_store_n(word, watched, __ATOMIC_SEQ_CST);
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    }
+}
+
 uint32_t ring_uses(const struct ring *ring, uint32_t member) {
     uint32_t count = 0;
 

@@ -1,4 +1,5 @@
 #include "ring_cursor.h"
+#include "ring_event.h"
 #include "ring_futex.h"
 #include "ring_lock.h"
 #include "ring_mask.h"
@@ -19,6 +20,18 @@ static bool describe(const struct ring *ring, uint32_t index, const struct ring_
     }
     *ret_holder = holder;
     return holder.holds > 0 || holder.behind > 0;
+}
+
+uint32_t ring_busy(const struct ring *ring) {
+    uint64_t busy[RING_MASK_WORDS] = {0};
+    uint32_t count = 0;
+
+    event_fence();
+    mask_add_uses(ring, busy);
+    for (uint32_t w = 0; w < ring->words; w++) {
+        count += (uint32_t)__builtin_popcountll(busy[w]);
+    }
+    return count;
 }
 
 void ring_report(struct ring *ring, struct ring_holder *holders, size_t max,

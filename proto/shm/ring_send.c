@@ -185,8 +185,9 @@ void ring_release_for(struct ring *ring, uint32_t member, uint32_t buffer) {
     event_signal(&ring->control->free_event);
 }
 
-void ring_release(struct ring *ring, uint32_t buffer) {
-    ring_release_for(ring, ring->member, buffer);
+bool ring_release(struct ring *ring, uint32_t buffer) {
+    ring_release_for(ring, ring->member, buffer); /* ends with a fence */
+    return __atomic_load_n(&ring->control->watched, __ATOMIC_SEQ_CST);
 }
 
 void ring_close(struct ring *ring) {

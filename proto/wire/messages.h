@@ -14,7 +14,7 @@
 #define WIRE_MAGIC       0x31584354u /* "TCX1" */
 #define WIRE_VERSION_MIN 1
 #define WIRE_VERSION_MAX 1
-#define WIRE_LAYOUT      1 /* of what clients share with each other in memory: the bundle index */
+#define WIRE_LAYOUT      2 /* of what clients share in memory: the bundle index, messages */
 
 #define WIRE_NAME_MAX    255            /* bytes of a name */
 #define WIRE_PROGRAM_MAX 255            /* bytes of a program's name */
@@ -28,6 +28,7 @@
 #define WIRE_DEVICES_MAX 64             /* CUDA devices of one daemon */
 #define WIRE_PAGE_NBYTES 4096           /* of a life page or fork page, on any machine */
 #define WIRE_FDS_MAX     1              /* descriptors in one message */
+#define WIRE_NO_BUFFER   0xffffffff     /* in REFER: all that the handle sends */
 #define WIRE_MESSAGE_MAX (96 * 1024)    /* whole message; SEQPACKET ends near 200 KiB */
 
 struct wire_header {

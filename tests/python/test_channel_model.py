@@ -135,7 +135,9 @@ class Program:
         self.rng = rng = random.Random(seed)
         self.is_topic, overflow = rng.random() < 0.5, rng.choice(list(DROPS))
         capacity = rng.randrange(1, 6)
-        buffers = capacity + rng.choice([2, 2, 3, 5])
+        spare = rng.choice([2, 2, 3, 5])
+        buffers = capacity + spare
+        self.refers = spare == 2  # with more, what is received by reference may keep its buffer
         self.open = cx.topic if self.is_topic else cx.queue
         self.overflow = overflow
         self.model = Model(self.is_topic, DROPS[overflow], capacity, buffers)
@@ -150,7 +152,8 @@ class Program:
 
     def run(self, steps):
         calls = [self.send] * 8 + [self.recv] * 8 + [self.let_go] * 3 + [self.loan, self.send_loan]
-        calls += [self.send_by_reference, self.open_or_close, self.subscribe, self.unsubscribe]
+        calls += [self.open_or_close, self.subscribe, self.unsubscribe]
+        calls += [self.send_by_reference] if self.refers else []
         with contextlib.ExitStack() as stack:
             stack.callback(self.end)
             for step in range(steps):

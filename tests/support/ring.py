@@ -20,6 +20,7 @@ FIELDS = {
     "slots": (24, "I"),
     "members": (28, "I"),
     "members_used": (40, "I"),
+    "watched": (44, "I"),
     "lock": (128, "I"),
     "closed": (132, "I"),
     "head": (136, "Q"),
@@ -31,7 +32,7 @@ FIELDS = {
 }
 MEMBER_FIELDS = {"client": (0, "I"), "state": (4, "I"), "cursor": (8, "Q")}
 MEMBERS_AT, MEMBER = 384, 128
-ENTRY = 16
+ENTRY, DESC = 16, 256
 
 
 class Seat:
@@ -81,6 +82,12 @@ class Seat:
         (word,) = struct.unpack_from("=Q", self.memory, at)
         bit = 1 << buffer % 64
         struct.pack_into("=Q", self.memory, at, word | bit if used else word & ~bit)
+
+    def name(self, buffer: int, ref: int):
+        """What the buffer's description refers to."""
+        at = MEMBERS_AT + MEMBER * self.shape["participants"] + ENTRY * self.shape["slots"]
+        at += -at % 128
+        struct.pack_into("=Q", self.memory, at + DESC * buffer, ref)
 
     def send(self, buffer: int):
         """A loaned buffer goes off."""

@@ -74,6 +74,15 @@ static inline tcx_bundle_t *receive_bundle(tcx_channel_t *channel) {
     return bundle;
 }
 
+static inline tcx_tensor_t *item_of(const tcx_bundle_t *bundle, size_t index) {
+    const char *const *path;
+    size_t depth;
+    tcx_tensor_t *tensor;
+
+    tcx_bundle_item(bundle, index, &path, &depth, &tensor);
+    return tensor;
+}
+
 static inline int try_recv(tcx_channel_t *channel, double timeout) {
     tcx_tensor_t *tensor = NULL;
     tcx_bundle_t *bundle = NULL;

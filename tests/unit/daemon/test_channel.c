@@ -21,11 +21,13 @@ static const struct ring_wait AT_ONCE;
 struct fixture {
     struct segments segments;
     struct storages storages;
+    struct tickets tickets;
     struct account account; /* that is charged for all */
     struct channels channels;
     struct lifepages pages;
     struct forkpages forks; /* alice's; bob does not fork */
     struct participants alice, bob;
+    struct holds holds; /* alice's */
 };
 
 static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_node *node) {
@@ -44,13 +46,15 @@ static void setup(struct fixture *f) {
         .account.has_client = true,
         .channels = {.storages = &f->storages, .max = CHANNELS},
         .forks = {.pages = &f->pages, .freed = on_freed, .closed = on_closed, .max = 10},
-        .alice = {.forks = &f->forks, .client = ALICE, .max = HANDLES},
-        .bob = {.forks = &f->forks, .client = BOB, .max = HANDLES}};
+        .alice = {.forks = &f->forks, .holds = &f->holds, .client = ALICE, .max = HANDLES},
+        .bob = {.forks = &f->forks, .holds = &f->holds, .client = BOB, .max = HANDLES},
+        .holds = {.storages = &f->storages, .tickets = &f->tickets, .forks = &f->forks}};
     log_set_level(LOG_ERROR);
     storages_init(&f->storages);
     channels_init(&f->channels);
     lifepages_init(&f->pages);
     forkpages_init(&f->forks);
+    holds_init(&f->holds);
     participants_init(&f->alice);
     participants_init(&f->bob);
 }
@@ -59,10 +63,12 @@ static void setup(struct fixture *f) {
 static void teardown(struct fixture *f) {
     participants_end(&f->alice);
     participants_end(&f->bob);
+    holds_return_all(&f->holds);
     forkpages_fini(&f->forks);
     participants_fini(&f->alice);
     participants_fini(&f->bob);
     channels_fini(&f->channels);
+    holds_fini(&f->holds);
     EXPECT_EQ(0, f->account.used[ACCOUNT_ATTACHMENTS]);
     EXPECT_EQ(0, f->account.used[ACCOUNT_CHANNELS]);
     lifepages_fini(&f->pages);
