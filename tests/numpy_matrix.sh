@@ -14,7 +14,7 @@ for version in "$@"; do
     fi
     echo "== NumPy $version"
     PYTHONPATH=$build/python "$venv/bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' \
-        tests/python --ignore-glob='*_demo.py' --ignore-glob='*_doctor.py' --ignore-glob='*_examples_*.py' \
+        tests/python --ignore=tests/python/cuda --ignore-glob='*_demo.py' --ignore-glob='*_doctor.py' --ignore-glob='*_examples_*.py' \
         --ignore-glob='*_fork.py' --ignore-glob='*_in_children.py' --ignore-glob='*_manual.py' \
         --ignore-glob='*_multiprocessing.py' --ignore-glob='*_channel_lifetime.py'
 done

@@ -167,6 +167,12 @@ torch-tests: all fakecuda .venv-torch/.ready
 packaging: all
 	$(PYTEST) tests/packaging
 
+## check-gpu: what only a CUDA device can show, ten minutes on device 0 (GPU_PYTHON=: one with PyTorch, CuPy, ...)
+GPU_PYTHON ?= $(VPY)
+.PHONY: check-gpu
+check-gpu: all
+	@PYTHONPATH=$(BUILD)/python:$(BRIDGE):tests/support $(GPU_PYTHON) tests/checkgpu/checkgpu.py
+
 # ---------------------------------------------------------------------------------------- lint
 
 ## lint: formatting, compilers with -Werror, cppcheck, ruff, mypy

@@ -11,7 +11,8 @@ from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint64, c_void_p
 
 LEGACY, PER_THREAD = 1, 2
 NON_BLOCKING = 1  # of a stream: waits for no legacy stream
-OUT_OF_MEMORY, DEINITIALIZED, INVALID_CONTEXT, NOT_READY, ILLEGAL_ADDRESS = 2, 4, 201, 600, 700
+OUT_OF_MEMORY, DEINITIALIZED, STUB_LIBRARY, NO_DEVICE = 2, 4, 34, 100
+INVALID_CONTEXT, NOT_READY, ILLEGAL_ADDRESS = 201, 600, 700
 
 
 class CudaError(RuntimeError):
@@ -39,11 +40,15 @@ def call(function: str, *arguments) -> None:
 
 
 def is_visible() -> bool:
-    """Whether there is a driver with a device."""
+    """Whether there is a driver with a device; a driver that fails is an error."""
     try:
         return count_devices() > 0
-    except (OSError, CudaError):
+    except OSError:
         return False
+    except CudaError as error:
+        if error.code in (STUB_LIBRARY, NO_DEVICE):
+            return False
+        raise
 
 
 def count_devices() -> int:
