@@ -20,6 +20,9 @@ static uint64_t packed_nbytes(const struct tcx_bundle *bundle) {
 static int copy_index(struct tcx_bundle *bundle, const struct desc *desc) {
     const char *wrong = desc_check(desc, packed_nbytes(bundle));
 
+    if (!wrong && (desc->device || (bundle->storage && bundle->storage->device))) {
+        wrong = "an index is on the CPU";
+    }
     if (!wrong && (desc->ndim != 1 || dtype_nbytes(desc->dtype) != 1 || desc->shape[0] == 0 ||
                    !shape_is_contiguous(1, desc->shape, desc->strides))) {
         wrong = "an index is an array of bytes";
@@ -55,28 +58,30 @@ static const char *count_keys(struct index_reader reader, size_t *ret_count) {
     return NULL;
 }
 
-static int open_tensor(const struct tcx_bundle *bundle, const struct index_item *item,
-                       struct storage *const *storages, struct tcx_tensor **ret_tensor) {
+static int open_tensor(struct session *session, const struct tcx_bundle *bundle,
+                       const struct index_item *item, struct storage *const *storages,
+                       struct tcx_tensor **ret_tensor) {
     if (storages[item->storage]) {
         return tensor_from_desc(storage_ref(storages[item->storage]), &item->desc,
                                 bundle->is_readonly, NULL, ret_tensor);
     }
-    int r = tensor_at(bundle->base->array.data, bundle->base->nbytes, &item->desc,
-                      bundle->is_readonly, NULL, ret_tensor);
+    struct place place = {
+        .session = session, .address = bundle->base->array.data, .nbytes = bundle->base->nbytes};
+    int r = tensor_at(&place, &item->desc, bundle->is_readonly, NULL, ret_tensor);
     if (r == STATUS_OK) {
         (*ret_tensor)->base = tcx_tensor_ref(bundle->base);
     }
     return r;
 }
 
-static int open_item(struct tcx_bundle *bundle, const struct index_item *item,
-                     struct storage *const *storages) {
+static int open_item(struct session *session, struct tcx_bundle *bundle,
+                     const struct index_item *item, struct storage *const *storages) {
     struct bundle_item *to = &bundle->items[bundle->count];
     int r = STATUS_OK;
 
     *to = (struct bundle_item){.depth = item->depth};
     if (item->has_tensor) {
-        r = open_tensor(bundle, item, storages, &to->tensor);
+        r = open_tensor(session, bundle, item, storages, &to->tensor);
     }
     if (r == STATUS_OK) {
         bundle->nbytes += to->tensor ? to->tensor->nbytes : 0;
@@ -85,8 +90,8 @@ static int open_item(struct tcx_bundle *bundle, const struct index_item *item,
     return r;
 }
 
-static int open_items(struct tcx_bundle *bundle, struct index_reader *reader,
-                      struct storage *const *storages) {
+static int open_items(struct session *session, struct tcx_bundle *bundle,
+                      struct index_reader *reader, struct storage *const *storages) {
     struct index_item item;
     size_t keys = 0;
     const char *wrong = count_keys(*reader, &keys);
@@ -102,7 +107,7 @@ static int open_items(struct tcx_bundle *bundle, struct index_reader *reader,
     const char **next = bundle->keys;
     for (uint32_t i = 0; i < reader->items; i++) {
         index_next(reader, &item); /* as in count_keys() */
-        int r = open_item(bundle, &item, storages);
+        int r = open_item(session, bundle, &item, storages);
         if (r != STATUS_OK) {
             return r;
         }
@@ -128,7 +133,7 @@ static int read_index(struct session *session, struct tcx_bundle *bundle) {
     storages[0] = bundle->storage;
     int r = hold_ids(session, reader.storages, reader.storage_count, storages + 1);
     if (r == STATUS_OK) {
-        r = open_items(bundle, &reader, storages);
+        r = open_items(session, bundle, &reader, storages);
     }
     for (uint32_t i = 1; i <= reader.storage_count; i++) {
         storage_unref(storages[i]);

@@ -142,6 +142,9 @@ static void take_back(struct session *session, uint16_t opcode, const void *body
     case MESSAGE_FETCH:
         storages_return(session, tail, tail_nbytes / sizeof(struct wire_grant));
         break;
+    case MESSAGE_MAP:
+        segment_undo_map(session, ((const struct wire_map_reply *)body)->segment);
+        break;
     case MESSAGE_BUFFERS:
         seat_undo_grant(session, &((const struct wire_buffers_reply *)body)->grant);
         break;

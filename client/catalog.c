@@ -8,6 +8,7 @@
 #include "call.h"
 #include "client.h"
 #include "clock.h"
+#include "device_list.h"
 #include "error.h"
 #include "layout.h"
 #include "name.h"
@@ -150,8 +151,8 @@ int tcx_delete(tcx_client_t *client, const char *name) {
 /* -------------------------------------------------------------------------------- stat and list */
 
 /* Reports one entry. STATUS_INTERNAL: its description makes no sense. */
-static int report(const struct wire_entry *wire, const char *encoded, const char *name,
-                  tcx_entry_fn fn, void *context, int *ret_stop) {
+static int report(struct session *session, const struct wire_entry *wire, const char *encoded,
+                  const char *name, tcx_entry_fn fn, void *context, int *ret_stop) {
     struct desc desc;
     const char *wrong = desc_decode(encoded, wire->desc_nbytes, &desc);
 
@@ -167,6 +168,7 @@ static int report(const struct wire_entry *wire, const char *encoded, const char
         .is_bundle = (desc.flags & DESC_BUNDLE) != 0,
         .readonly = (desc.flags & DESC_READONLY) != 0,
         .ephemeral = (wire->flags & ENTRY_EPHEMERAL) != 0,
+        .device = device_name_of_index(session, desc.device),
         .dtype = {desc.dtype.code, desc.dtype.bits, desc.dtype.lanes},
         .ndim = desc.ndim,
         .shape = desc.shape,
@@ -199,7 +201,7 @@ int tcx_stat(tcx_client_t *client, const char *name, tcx_entry_fn fn, void *cont
         struct wire_entry entry = ((const struct wire_stat_reply *)call_fixed(call))->entry;
         const char *encoded = call_tail(call, &length);
         entry.desc_nbytes = (uint16_t)length;
-        r = report(&entry, encoded, name, fn, context, &stop);
+        r = report(session, &entry, encoded, name, fn, context, &stop);
         call_free(session, call);
     }
     session_unref(session);
@@ -214,7 +216,8 @@ struct page {
     size_t last_nbytes;
 };
 
-static int report_next(struct page *page, tcx_entry_fn fn, void *context, int *ret_stop) {
+static int report_next(struct session *session, struct page *page, tcx_entry_fn fn, void *context,
+                       int *ret_stop) {
     struct wire_entry entry;
 
     if (page->left < sizeof entry) {
@@ -232,7 +235,7 @@ static int report_next(struct page *page, tcx_entry_fn fn, void *context, int *r
     page->last_nbytes = entry.name_nbytes;
     page->at += nbytes;
     page->left -= nbytes;
-    return report(&entry, encoded, page->last, fn, context, ret_stop);
+    return report(session, &entry, encoded, page->last, fn, context, ret_stop);
 }
 
 /* Asks for the entries after the last one and reports them. *ret_more: there are others. */
@@ -257,7 +260,7 @@ static int report_page(struct session *session, const char *prefix, struct page 
     const struct wire_list_reply *reply = call_fixed(call);
     page->at = call_tail(call, &page->left);
     for (uint32_t i = 0; r == STATUS_OK && !stop && i < reply->count; i++) {
-        r = report_next(page, fn, context, &stop);
+        r = report_next(session, page, fn, context, &stop);
     }
     *ret_more = reply->more && reply->count > 0 && !stop;
     call_free(session, call);

@@ -5,8 +5,10 @@
 
 #include "client.h"
 #include "clock.h"
+#include "device_list.h"
 #include "error.h"
 #include "name.h"
+#include "storage.h"
 
 _Static_assert((int)TCX_CHANNEL_TOPIC == (int)JOIN_TOPIC, "the same flags");
 _Static_assert((int)TCX_CHANNEL_DROP_OLDEST == (int)JOIN_DROP_OLDEST, "the same flags");
@@ -39,10 +41,35 @@ static int create(struct tcx_client *client, const char *name, struct seat *seat
     return STATUS_OK;
 }
 
+/* Where the buffers of a channel with size are to be. */
+static int set_device(struct session *session, const struct device *device,
+                      struct wire_join *request) {
+    uint16_t index = 0;
+    int r = request->buffer_nbytes ? device_index(session, device, &index) : STATUS_OK;
+
+    request->device = index;
+    return r;
+}
+
+/* Of a channel that was there before. */
+static int check_device(const struct tcx_channel *channel) {
+    const struct storage *storage = seat_storage(atomic_load(&channel->seat));
+    char is[DEVICE_TEXT_SIZE];
+    char asked[DEVICE_TEXT_SIZE];
+
+    if (!storage || !channel->has_device || storage->device == channel->device) {
+        return STATUS_OK;
+    }
+    return error(STATUS_INVALID, "\"%s\" has device=%s, and device=%s was asked for", channel->name,
+                 device_text(device_name(storage->device), is),
+                 device_text(device_name(channel->device), asked));
+}
+
 int tcx_channel_open(tcx_client_t *client, const char *name, const tcx_channel_options_t *options,
                      tcx_channel_t **ret_channel) {
     static const tcx_channel_options_t none;
     const char *wrong = name ? name_check(name, strlen(name)) : "a channel needs a name";
+    tcx_channel_t *channel;
     struct session *session;
     struct seat *seat;
 
@@ -60,13 +87,28 @@ int tcx_channel_open(tcx_client_t *client, const char *name, const tcx_channel_o
         .participants = options->participants,
         .buffer_nbytes = options->buffer_nbytes,
     };
-    int r = client_session(client, &session);
+    struct device *device;
+    int r = device_find(options->device, &device);
+    r = r == STATUS_OK ? client_session(client, &session) : r;
     if (r != STATUS_OK) {
         return r;
     }
-    r = seat_join(session, &request, name, &seat);
+    r = set_device(session, device, &request);
+    r = r == STATUS_OK ? seat_join(session, &request, name, &seat) : r;
     session_unref(session);
-    return r == STATUS_OK ? create(client, name, seat, ret_channel) : r;
+    r = r == STATUS_OK ? create(client, name, seat, &channel) : r;
+    if (r != STATUS_OK) {
+        return r;
+    }
+    channel->has_device = options->device.type != 0;
+    channel->device = device;
+    r = check_device(channel);
+    if (r != STATUS_OK) {
+        tcx_channel_close(channel);
+        return r;
+    }
+    *ret_channel = channel;
+    return STATUS_OK;
 }
 
 void tcx_channel_leave(tcx_channel_t *channel) {

@@ -17,6 +17,8 @@ struct tcx_channel {
     struct seat *_Atomic seat; /* counted */
     int is_reader;             /* a subscription */
     int is_latest;             /* that wants the newest only */
+    int has_device;            /* its buffers are to be on `device`, if it has none yet */
+    struct device *device;     /* NULL: the CPU */
     char name[];
 };
 

@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "client.h"
+#include "device_list.h"
 #include "error.h"
 
 /* The rest of a page. */
@@ -45,7 +46,8 @@ static tcx_participant_t *take_participants(struct rest *rest, uint32_t count) {
 }
 
 /* Reports the channel at the beginning of `rest`. -1: cut short. Otherwise what `fn` returned. */
-static int report(struct rest *rest, tcx_channel_fn fn, void *context, uint64_t *ret_id) {
+static int report(struct session *session, struct rest *rest, tcx_channel_fn fn, void *context,
+                  uint64_t *ret_id) {
     struct wire_channel wire;
     char name[WIRE_NAME_MAX + 1];
     const char *from = take(rest, sizeof wire);
@@ -70,6 +72,7 @@ static int report(struct rest *rest, tcx_channel_fn fn, void *context, uint64_t 
         .capacity = wire.capacity,
         .buffers = wire.buffers,
         .participants = wire.participants,
+        .device = device_name_of_index(session, wire.device),
         .buffer_nbytes = wire.buffer_nbytes,
         .messages = wire.messages,
         .depth = wire.depth,
@@ -99,7 +102,7 @@ static int report_page(struct session *session, uint64_t *after, tcx_channel_fn 
     const struct wire_channels_reply *reply = call_fixed(call);
     rest.at = call_tail(call, &rest.nbytes);
     for (uint32_t i = 0; !stop && i < reply->count; i++) {
-        stop = report(&rest, fn, context, after);
+        stop = report(session, &rest, fn, context, after);
     }
     if (stop < 0) {
         r = error(STATUS_INTERNAL, "tensorcxd sent a list that is cut short");

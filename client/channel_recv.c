@@ -127,12 +127,15 @@ static int fetch_elsewhere(struct seat *seat, const struct received *message,
 /* A tensor, or for a bundle just the bytes, in the buffer, which it counts. */
 static int open_buffer(struct seat *seat, struct channel_buffer *buffer, const struct desc *desc,
                        tcx_tensor_t **ret_tensor) {
-    int r = seat_size(seat, 0);
+    int r = seat_size(seat, 0, NULL);
 
     if (r == STATUS_OK) {
         channel_buffer_keep_bytes(buffer);
-        r = tensor_at(seat_buffer(seat, buffer->number), seat_buffer_nbytes(seat), desc, 0, NULL,
-                      ret_tensor);
+        struct place place = buffer->storage ? place_of(buffer->storage) : (struct place){0};
+        place.session = seat->session;
+        place.address = seat_buffer(seat, buffer->number);
+        place.nbytes = seat_buffer_nbytes(seat);
+        r = tensor_at(&place, desc, 0, NULL, ret_tensor);
     }
     if (r == STATUS_OK) {
         (*ret_tensor)->foreign = channel_buffer_ref(buffer);
@@ -142,13 +145,13 @@ static int open_buffer(struct seat *seat, struct channel_buffer *buffer, const s
 }
 
 static int open_bundle_in_buffer(struct seat *seat, struct received *message) {
-    int r = seat_size(seat, 0);
+    int r = seat_size(seat, 0, NULL);
     tcx_tensor_t *bytes;
 
     if (r != STATUS_OK) {
         return r;
     }
-    struct desc all = {.dtype = {TCX_UINT, 8, 1}, .device_type = 1, .ndim = 1};
+    struct desc all = {.dtype = {TCX_UINT, 8, 1}, .device_type = TCX_CPU, .ndim = 1};
     all.shape[0] = (int64_t)seat_buffer_nbytes(seat);
     all.strides[0] = 1;
     r = open_buffer(seat, message->buffer, &all, &bytes);

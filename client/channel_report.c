@@ -10,7 +10,9 @@
 #include "client.h"
 #include "clock.h"
 #include "daemon.h"
+#include "device.h"
 #include "error.h"
+#include "storage.h"
 
 enum { NAMED_MAX = 4 }; /* in a text */
 
@@ -37,6 +39,7 @@ static uint32_t count_state(const struct ring *ring, uint32_t state) {
 
 void tcx_channel_info(tcx_channel_t *channel, tcx_channel_info_t *ret_info) {
     const struct seat *seat = atomic_load(&channel->seat);
+    const struct storage *storage = seat_storage(seat);
     const struct ring *ring = &seat->ring;
     struct ring_report report;
     uint32_t readers = count_state(ring, RING_SUBSCRIBED);
@@ -48,6 +51,7 @@ void tcx_channel_info(tcx_channel_t *channel, tcx_channel_info_t *ret_info) {
         .capacity = ring->shape.capacity,
         .buffers = ring->shape.buffers,
         .participants = ring->shape.members,
+        .device = storage ? device_name(storage->device) : (tcx_device_t){0},
         .buffer_nbytes = report.buffer_nbytes,
         .nbytes = report.buffer_nbytes * ring->shape.buffers,
         .messages = report.sent,

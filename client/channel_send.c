@@ -8,6 +8,7 @@
 #include "channel.h"
 #include "channel_buffer.h"
 #include "channel_desc.h"
+#include "copy.h"
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
@@ -132,16 +133,36 @@ static int send_storage(const struct channel_call *call, const struct storage *s
 
 /* -------------------------------------------------------------------------------------- tensors */
 
-/* Whether so many bytes fit a buffer; a channel without size gets one that they fit. Where there is
- * no memory for all buffers there may be for this message alone, which then goes by reference. */
-static int find_room(const struct channel_call *call, uint64_t nbytes, int *ret_fits) {
-    int r = nbytes > 0 ? seat_size(call->seat, nbytes) : STATUS_OK;
+static struct device *buffers_device(const struct channel_call *call) {
+    const struct storage *storage = seat_storage(call->seat);
+
+    return storage ? storage->device : NULL;
+}
+
+/* Whether so many bytes on `device` fit a buffer; a channel without size gets one that they fit.
+ * Where there is no memory for all buffers there may be for this message alone, which then goes by
+ * reference. */
+static int find_room(const struct channel_call *call, uint64_t nbytes, const struct device *device,
+                     int *ret_fits) {
+    const struct tcx_channel *channel = call->channel;
+    int may_size = !channel->has_device || channel->device == device;
+    int r = nbytes > 0 && may_size ? seat_size(call->seat, nbytes, device) : STATUS_OK;
 
     if (r == STATUS_OUT_OF_MEMORY && call->verb == CHANNEL_SEND) {
         r = STATUS_OK;
     }
-    *ret_fits = r == STATUS_OK && nbytes <= seat_buffer_nbytes(call->seat);
+    *ret_fits = r == STATUS_OK && nbytes <= seat_buffer_nbytes(call->seat) &&
+                buffers_device(call) == device;
     return r;
+}
+
+/* The description of what lies in a buffer, as it is on its device. */
+static void describe_in_buffer(const struct channel_call *call, const tcx_array_t *array,
+                               struct channel_desc *desc) {
+    const struct storage *storage = seat_storage(call->seat);
+
+    channel_desc_init(desc);
+    layout_describe(array, storage ? storage->device_index : 0, 0, 0, &desc->memory);
 }
 
 static int send_copy(const struct channel_call *call, const tcx_array_t *source, uint64_t nbytes) {
@@ -153,25 +174,27 @@ static int send_copy(const struct channel_call *call, const tcx_array_t *source,
         return r;
     }
     seat_populate(call->seat, buffer, nbytes);
-    layout_pack(source, seat_buffer(call->seat, buffer));
-    channel_desc_init(&desc);
-    layout_describe(source, 0, 0, &desc.memory);
+    r = copy_array(source, buffers_device(call), seat_buffer(call->seat, buffer));
+    if (r != STATUS_OK) {
+        give_back(call, buffer);
+        return r;
+    }
+    describe_in_buffer(call, source, &desc);
     return describe_and_send(call, buffer, &desc);
 }
 
-/* More than a buffer takes: copied into a storage of its own. */
-static int send_large(const struct channel_call *call, const tcx_array_t *source, uint64_t nbytes) {
+/* More than a buffer takes, or elsewhere: copied into a storage of its own. */
+static int send_large(const struct channel_call *call, const tcx_array_t *source,
+                      struct device *device, uint64_t nbytes) {
     struct channel_desc desc;
     struct storage *storage;
-    int r = storage_allocate(call->seat->session, nbytes, &storage);
+    int r = storage_fill(call->seat->session, device, source, nbytes, &storage);
 
     if (r != STATUS_OK) {
         return r;
     }
-    storage_populate(storage);
-    layout_pack(source, storage->address);
     channel_desc_init(&desc);
-    layout_describe(source, 0, 0, &desc.memory);
+    layout_describe(source, storage->device_index, 0, 0, &desc.memory);
     r = send_storage(call, storage, &desc);
     storage_unref(storage);
     return r;
@@ -180,32 +203,38 @@ static int send_large(const struct channel_call *call, const tcx_array_t *source
 static int send_shared(const struct channel_call *call, const tcx_array_t *source,
                        struct storage *storage) {
     struct channel_desc desc;
+    int r = copy_wait(source);
 
+    if (r != STATUS_OK) {
+        return r;
+    }
     channel_desc_init(&desc);
-    layout_describe(source, (uint64_t)((char *)source->data - storage->address),
+    layout_describe(source, storage->device_index,
+                    (uint64_t)((char *)source->data - storage->address),
                     source->readonly ? DESC_READONLY : 0u, &desc.memory);
-    int r = refer_standing(call, storage, &desc.ref);
+    r = refer_standing(call, storage, &desc.ref);
     return r == STATUS_OK ? send_storage(call, storage, &desc) : r;
 }
 
 static int send_array(const struct channel_call *call, const tcx_array_t *source, uint64_t nbytes) {
     struct storage *storage = NULL;
+    struct device *device;
     int fits = 0;
-    int r = STATUS_OK;
+    int r = device_find(source->device, &device);
 
-    if (layout_is_contiguous(source)) {
-        r = hold_bytes(call->seat->session, source->data, nbytes, &storage);
+    if (r == STATUS_OK && layout_is_contiguous(source)) {
+        r = hold_array(call->seat->session, source, nbytes, &storage);
     }
     if (storage) {
         r = send_shared(call, source, storage);
         storage_unref(storage);
         return r;
     }
-    r = r == STATUS_OK ? find_room(call, nbytes, &fits) : r;
+    r = r == STATUS_OK ? find_room(call, nbytes, device, &fits) : r;
     if (r != STATUS_OK) {
         return r;
     }
-    return fits ? send_copy(call, source, nbytes) : send_large(call, source, nbytes);
+    return fits ? send_copy(call, source, nbytes) : send_large(call, source, device, nbytes);
 }
 
 /* -------------------------------------------------------------------------------------- bundles */
@@ -219,7 +248,11 @@ static int send_pack_in_buffer(const struct channel_call *call, const struct pac
         return r;
     }
     seat_populate(call->seat, buffer, pack_nbytes(pack));
-    pack_write(pack, seat_buffer(call->seat, buffer));
+    r = pack_write(pack, seat_buffer(call->seat, buffer));
+    if (r != STATUS_OK) {
+        give_back(call, buffer);
+        return r;
+    }
     return refer_and_send(call, buffer, desc, pack->ids, pack->id_count);
 }
 
@@ -227,7 +260,7 @@ static int send_pack(const struct channel_call *call, const struct pack *pack, i
     struct channel_desc desc;
     struct storage *storage;
     int fits;
-    int r = find_room(call, pack_nbytes(pack), &fits);
+    int r = find_room(call, pack_nbytes(pack), NULL, &fits); /* its index is on the CPU */
 
     channel_desc_init(&desc);
     desc.is_single = is_single;
@@ -316,6 +349,7 @@ static int loan_tensor(const struct channel_call *call, tcx_array_t *array, uint
         channel_buffer_keep_bytes(buffer);
         seat_populate(call->seat, number, nbytes);
         array->data = seat_buffer(call->seat, number);
+        array->device = device_name(buffers_device(call));
         *ret_tensor = tensor_create(array, nbytes, NULL);
         r = *ret_tensor ? STATUS_OK : STATUS_OUT_OF_MEMORY;
     }
@@ -346,7 +380,8 @@ int tcx_channel_loan(tcx_channel_t *channel, tcx_dtype_t dtype, int32_t ndim, co
     if (r != STATUS_OK) {
         return r;
     }
-    r = find_room(&call, nbytes, &fits);
+    const struct storage *storage = seat_storage(call.seat);
+    r = find_room(&call, nbytes, storage ? storage->device : channel->device, &fits);
     if (r == STATUS_OK && !fits) {
         r = error(
             STATUS_INVALID,
@@ -367,15 +402,18 @@ static int send_loaned(const struct channel_call *call, const struct tcx_tensor 
     struct channel_desc desc;
     int state = BUFFER_LOANED;
 
+    int r = copy_wait(&tensor->array);
+    if (r != STATUS_OK) {
+        return r;
+    }
     if (!atomic_compare_exchange_strong(&buffer->state, &state, BUFFER_LEAVING)) {
         return error(STATUS_INVALID, state == BUFFER_RECEIVED
                                          ? "this tensor was received, it is not a loan"
                                          : "this loan has been sent already");
     }
-    channel_desc_init(&desc);
-    layout_describe(&tensor->array, 0, 0, &desc.memory);
+    describe_in_buffer(call, &tensor->array, &desc);
     channel_desc_write(&call->seat->ring, buffer->number, &desc);
-    int r = send_buffer(call, buffer->number);
+    r = send_buffer(call, buffer->number);
     atomic_store(&buffer->state, r == STATUS_OK ? BUFFER_SENT : BUFFER_LOANED);
     return r;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "client.h"
+#include "device.h"
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
@@ -64,11 +65,13 @@ static int check_kind(const DLTensor *tensor) {
     char text[DTYPE_TEXT_SIZE];
     DLDataType dtype = tensor->dtype;
 
-    if (tensor->device.device_type != kDLCPU || tensor->device.device_id != 0) {
-        return error(STATUS_EXCHANGE,
-                     "only CPU memory is exchanged, and this tensor is on device (%d, %d): copy it "
-                     "to the CPU first",
-                     (int)tensor->device.device_type, (int)tensor->device.device_id);
+    if (tensor->device.device_type != kDLCUDA &&
+        (tensor->device.device_type != kDLCPU || tensor->device.device_id != 0)) {
+        return error(
+            STATUS_EXCHANGE,
+            "only memory of the CPU and of CUDA devices is exchanged, and this tensor is on "
+            "device (%d, %d): copy it to the CPU first",
+            (int)tensor->device.device_type, (int)tensor->device.device_id);
     }
     if (!is_exchanged(dtype)) {
         return error(STATUS_EXCHANGE,
@@ -101,6 +104,17 @@ static int check_layout(const DLTensor *tensor, const tcx_array_t *array, uint64
     return STATUS_OK;
 }
 
+/* Its context is used from now on, and what it has is reclaimed. */
+static int prepare(struct device *device) {
+    int r = STATUS_OK;
+    const struct cuda_driver *driver = device ? device_enter(device, &r) : NULL;
+
+    if (driver) {
+        device_leave(driver);
+    }
+    return r;
+}
+
 /* Checks everything a tensor must be, and describes it. */
 static int check(const DLTensor *tensor, tcx_array_t *ret_array, uint64_t *ret_nbytes) {
     uint64_t nbytes = 0;
@@ -115,7 +129,12 @@ static int check(const DLTensor *tensor, tcx_array_t *ret_array, uint64_t *ret_n
         .ndim = tensor->ndim,
         .shape = tensor->shape,
         .strides = tensor->strides,
+        .device = {(int32_t)tensor->device.device_type, tensor->device.device_id},
     };
+    struct device *device;
+    if (device_find(array.device, &device) != STATUS_OK || prepare(device) != STATUS_OK) {
+        return error(STATUS_EXCHANGE, "%s", tcx_error());
+    }
     if (layout_check_shape(array.dtype, array.ndim, array.shape, &nbytes) != STATUS_OK) {
         return error(STATUS_EXCHANGE, "%s", tcx_error());
     }
@@ -223,7 +242,7 @@ static DLTensor describe(const struct tcx_tensor *tensor) {
 
     return (DLTensor){
         .data = tensor->nbytes > 0 ? array->data : NULL,
-        .device = {kDLCPU, 0},
+        .device = {(DLDeviceType)array->device.type, array->device.id},
         .ndim = array->ndim,
         .dtype = {array->dtype.code, array->dtype.bits, array->dtype.lanes},
         .shape = (int64_t *)array->shape,

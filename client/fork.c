@@ -10,6 +10,7 @@
 #include "mapping.h"
 #include "outbox.h"
 #include "page.h"
+#include "reclaim.h"
 #include "session.h"
 #include "storage.h"
 
@@ -76,12 +77,14 @@ static void prepare(void) {
             keep_for_child(session);
         }
     }
+    reclaim_lock();
     mappings_lock();
 }
 
 /* Plain unlocks: what session_unlock() may do takes `lock`. */
 static void unlock_all(void) {
     mappings_unlock();
+    reclaim_unlock();
     for (struct session *session = sessions; session; session = session->next) {
         pthread_mutex_unlock(&session->lock);
     }
@@ -139,7 +142,9 @@ static void child(void) {
         client_start_over(client);
     }
     mappings_start_over();
+    reclaim_start_over();
     finish();
+    reclaim_drop_inherited();
 }
 
 static void install(void) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "device.h"
 #include "error.h"
 #include "fork.h"
 
@@ -122,15 +123,30 @@ int hold_again(struct session *session, struct storage *storage, struct storage 
     return r;
 }
 
-int hold_bytes(struct session *session, const void *data, size_t nbytes,
+/* Addresses of all devices differ, so who asks for one that is not the array's has mistaken it. */
+static int check_device(const struct storage *storage, const tcx_array_t *array) {
+    tcx_device_t is = device_name(storage->device);
+    tcx_device_t said = array->device;
+    char is_text[DEVICE_TEXT_SIZE];
+    char said_text[DEVICE_TEXT_SIZE];
+
+    if (is.id == said.id && (is.type == TCX_CUDA) == (said.type == TCX_CUDA)) {
+        return STATUS_OK;
+    }
+    return error(STATUS_INVALID, "the array is said to be on %s, and its memory is on %s",
+                 device_text(said, said_text), device_text(is, is_text));
+}
+
+int hold_array(struct session *session, const tcx_array_t *array, size_t nbytes,
                struct storage **ret_storage) {
-    struct storage *found = hold_find(session, data, nbytes);
+    struct storage *found = hold_find(session, array->data, nbytes);
 
     if (!found) {
         *ret_storage = NULL;
         return STATUS_OK;
     }
-    int r = hold_again(session, found, ret_storage);
+    int r = check_device(found, array);
+    r = r == STATUS_OK ? hold_again(session, found, ret_storage) : r;
     storage_unref(found);
     return r;
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "storage.h"
+#include "tensorcx.h"
 
 /* Fills `ret_storages` with references, NULL where it failed. Asks the daemon for those that the
  * session does not hold. As call_run(), or as storage_take(); STATUS_STALE: one is gone. */
@@ -25,7 +26,8 @@ struct storage *hold_find(struct session *session, const void *data, size_t nbyt
  * lost connection, and so is private memory here. May ask the daemon. As hold_ids(). */
 int hold_again(struct session *session, struct storage *storage, struct storage **ret_storage);
 
-/* The storage that has all these bytes, held by `session`; *ret_storage is NULL if they are
- * private. As hold_again(). */
-int hold_bytes(struct session *session, const void *data, size_t nbytes,
+/* The storage that has all `nbytes` of a contiguous array, held by `session`; *ret_storage is NULL
+ * if they are private. As hold_again(); STATUS_INVALID: it is on another device than the array
+ * says. */
+int hold_array(struct session *session, const tcx_array_t *array, size_t nbytes,
                struct storage **ret_storage);

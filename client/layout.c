@@ -85,6 +85,13 @@ int layout_check(const tcx_array_t *array, uint64_t *ret_nbytes) {
     if (r != STATUS_OK) {
         return r;
     }
+    if (array->device.type != 0 &&
+        (array->device.type > TCX_CUDA || array->device.type < 0 || array->device.id < 0 ||
+         (array->device.type == TCX_CPU && array->device.id != 0))) {
+        return error(STATUS_INVALID,
+                     "device (%d, %d): memory is on the CPU (1, 0) or a CUDA device (2, n)",
+                     (int)array->device.type, (int)array->device.id);
+    }
     if (nbytes > 0 && !array->data) {
         return error(STATUS_INVALID, "an array of %llu bytes has no data",
                      (unsigned long long)nbytes);
@@ -123,12 +130,12 @@ int layout_compare(const tcx_array_t *a, const tcx_array_t *b) {
     return order;
 }
 
-void layout_describe(const tcx_array_t *array, uint64_t byte_offset, uint32_t flags,
-                     struct desc *ret_desc) {
+void layout_describe(const tcx_array_t *array, uint16_t device, uint64_t byte_offset,
+                     uint32_t flags, struct desc *ret_desc) {
     /* Not as one: that would set all dimensions to 0, which takes longer than a short message. */
     ret_desc->dtype = (struct desc_dtype){array->dtype.code, array->dtype.bits, array->dtype.lanes};
-    ret_desc->device_type = 1;
-    ret_desc->device = 0;
+    ret_desc->device_type = device ? TCX_CUDA : TCX_CPU;
+    ret_desc->device = device;
     ret_desc->flags = flags;
     ret_desc->ndim = array->ndim;
     ret_desc->byte_offset = byte_offset;
@@ -248,26 +255,4 @@ void layout_pack(const tcx_array_t *array, void *to) {
             return;
         }
     }
-}
-
-int tcx_array_copy(const tcx_array_t *to, const tcx_array_t *source) {
-    uint64_t nbytes = 0;
-    int r = layout_check(to, &nbytes);
-
-    return r == STATUS_OK ? tcx_array_pack(source, to->data, nbytes) : r;
-}
-
-int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes) {
-    uint64_t size = 0;
-    int r = layout_check(source, &size);
-
-    if (r != STATUS_OK) {
-        return r;
-    }
-    if (size != nbytes) {
-        return error(STATUS_INVALID, "the array has %llu bytes, the room %zu",
-                     (unsigned long long)size, nbytes);
-    }
-    layout_pack(source, to);
-    return STATUS_OK;
 }

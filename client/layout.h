@@ -1,5 +1,5 @@
 /*
- * layout.h - arrays in this process's memory: are they well-formed, and pack them
+ * layout.h - arrays that this process can reach: are they well-formed, and pack them
  *
  * Knows dtypes, shapes and strides; knows nothing of clients, storages or DLPack.
  */
@@ -25,12 +25,13 @@ int layout_is_contiguous(const tcx_array_t *array);
  * or positive. */
 int layout_compare(const tcx_array_t *a, const tcx_array_t *b);
 
-/* Copies a checked array, packed in C order, to `to`. */
+/* Copies a checked array, packed in C order, to `to`; both on the CPU. */
 void layout_pack(const tcx_array_t *array, void *to);
 
-/* The description of a C-contiguous tensor of the array's dtype and shape. */
-void layout_describe(const tcx_array_t *array, uint64_t byte_offset, uint32_t flags,
-                     struct desc *ret_desc);
+/* The description of a C-contiguous tensor of the array's dtype and shape; `device` is the daemon's
+ * number of it. */
+void layout_describe(const tcx_array_t *array, uint16_t device, uint64_t byte_offset,
+                     uint32_t flags, struct desc *ret_desc);
 
 /* A dtype as people write it ("float32", "bfloat16"); static or in `buffer`. */
 #define DTYPE_TEXT_SIZE 32

@@ -1,5 +1,6 @@
 /*
- * pack.c - put a bundle: private arrays packed into one storage, shared ones referred to, an index
+ * pack.c - put a bundle: private arrays packed into one storage per device, shared ones referred
+ * to, an index
  */
 #include <limits.h>
 #include <stdio.h>
@@ -9,20 +10,32 @@
 #include "bundle.h"
 #include "call.h"
 #include "client.h"
+#include "copy.h"
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
 #include "name.h"
 #include "pack.h"
 
-#define ITEM_ALIGNMENT 64 /* of arrays in a pack: what consumers of DLPack ask for at most */
+/* Of arrays in a pack: what consumers of DLPack ask for at most; what allocators of CUDA give. */
+#define ITEM_ALIGNMENT        64
+#define DEVICE_ITEM_ALIGNMENT 256
 
 struct entry {
     const tcx_item_t *item; /* borrowed: the caller's */
     uint64_t nbytes;
+    struct device *device;   /* where it is to be; NULL: the CPU */
     struct storage *storage; /* counted: what it refers to; NULL: private, or an empty mapping */
     struct entry *same;      /* an earlier entry with the same memory and layout; NULL: none */
+    int is_copy;             /* of private memory, in a part */
     uint64_t offset;         /* in the pack, or in `storage` */
+};
+
+/* The private arrays that are to be on one device. */
+struct part {
+    struct device *device;
+    uint64_t nbytes;
+    struct storage *storage; /* counted; NULL: not yet */
 };
 
 /* ---------------------------------------------------------------------------------------- paths */
@@ -109,20 +122,18 @@ static int look_at(struct session *session, const struct publication *publicatio
         return r;
     }
     r = layout_check(array, &entry->nbytes);
-    if (r != STATUS_OK) {
-        return error_at(entry->item, r, tcx_error());
+    if (r == STATUS_OK) {
+        r = publication_device(publication, array, &entry->device);
     }
-    if (!publication->copies && layout_is_contiguous(array)) {
-        r = hold_bytes(session, array->data, entry->nbytes, &entry->storage);
+    if (r == STATUS_OK) {
+        r = publication_hold(publication, session, array, entry->nbytes, entry->device,
+                             &entry->storage);
     }
     if (r != STATUS_OK) {
         return error_at(entry->item, r, tcx_error());
     }
     if (entry->storage) {
         entry->offset = (uint64_t)((char *)array->data - entry->storage->address);
-    } else if (publication->refuses_to_copy && entry->nbytes > 0) {
-        return error_at(entry->item, STATUS_EXCHANGE,
-                        "its memory is private or strided, and putting it would copy it");
     }
     return STATUS_OK;
 }
@@ -135,8 +146,8 @@ static int compare_memory(const void *a, const void *b) {
     return order ? order : (*left > *right) - (*left < *right); /* of equals, the first one put */
 }
 
-/* Gives every private array its place; the same memory and layout twice is stored once. */
-static int place_private(struct pack *pack) {
+/* Finds private arrays that are there twice: the same memory and layout. */
+static void find_same(struct pack *pack) {
     size_t n = 0;
 
     for (size_t i = 0; i < pack->count; i++) {
@@ -151,23 +162,87 @@ static int place_private(struct pack *pack) {
             pack->sorted[i]->same = before->same ? before->same : before;
         }
     }
-    for (size_t i = 0; i < pack->count; i++) {
+}
+
+/* The part for a device; NULL: out of memory, error set. */
+static struct part *part_of(struct pack *pack, struct device *device) {
+    for (size_t i = 0; i < pack->part_count; i++) {
+        if (pack->parts[i].device == device) {
+            return &pack->parts[i];
+        }
+    }
+    struct part *parts = realloc(pack->parts, (pack->part_count + 1) * sizeof *parts);
+    if (!parts) {
+        error_plain(STATUS_OUT_OF_MEMORY);
+        return NULL;
+    }
+    pack->parts = parts;
+    parts[pack->part_count] = (struct part){.device = device};
+    return &parts[pack->part_count++];
+}
+
+/* Appends an array to those that are `*nbytes` so far. */
+static int place(struct entry *entry, uint64_t *nbytes, uint64_t alignment) {
+    if (entry->nbytes > INT64_MAX / 2 - *nbytes) {
+        return error(STATUS_INVALID, "the bundle overflows: it has more than 2^62 bytes");
+    }
+    entry->offset = *nbytes;
+    *nbytes += entry->nbytes;
+    *nbytes += -*nbytes & (alignment - 1);
+    return STATUS_OK;
+}
+
+/* Gives every private array its place; the same memory and layout twice is stored once. */
+static int place_private(struct pack *pack) {
+    int r = STATUS_OK;
+
+    find_same(pack);
+    for (size_t i = 0; i < pack->count && r == STATUS_OK; i++) {
         struct entry *entry = &pack->entries[i];
         if (!is_private(entry)) {
             continue;
         }
         if (entry->same) { /* an earlier one */
             entry->offset = entry->same->offset;
+        } else if (!entry->device) {
+            r = place(entry, &pack->data_nbytes, ITEM_ALIGNMENT);
+        } else {
+            struct part *part = part_of(pack, entry->device);
+            r = part ? place(entry, &part->nbytes, DEVICE_ITEM_ALIGNMENT) : STATUS_OUT_OF_MEMORY;
+        }
+    }
+    return r;
+}
+
+/* Copies what is to be on a device there; from then on it is referred to. Asks the daemon. */
+static int fill_part(const struct pack *pack, struct session *session, struct part *part) {
+    int r = storage_allocate(session, part->device, part->nbytes, &part->storage);
+
+    for (size_t i = 0; i < pack->count && r == STATUS_OK; i++) {
+        struct entry *entry = &pack->entries[i];
+        if (!is_private(entry) || entry->device != part->device) {
             continue;
         }
-        entry->offset = pack->data_nbytes;
-        if (entry->nbytes > INT64_MAX / 2 - pack->data_nbytes) {
-            return error(STATUS_INVALID, "the bundle overflows: it has more than 2^62 bytes");
+        if (!entry->same && entry->nbytes > 0) {
+            r = copy_array(entry->item->array, part->device,
+                           part->storage->address + entry->offset);
         }
-        pack->data_nbytes += entry->nbytes;
-        pack->data_nbytes += -pack->data_nbytes & (ITEM_ALIGNMENT - 1);
+        if (r != STATUS_OK) {
+            return error_at(entry->item, r, tcx_error());
+        }
+        entry->storage = storage_ref(part->storage);
+        entry->is_copy = 1;
     }
-    return STATUS_OK;
+    return r;
+}
+
+static int fill_parts(const struct pack *pack, struct session *session) {
+    int r = STATUS_OK;
+
+    for (size_t i = 0; i < pack->part_count && r == STATUS_OK; i++) {
+        r = fill_part(pack, session, &pack->parts[i]);
+    }
+    return r;
 }
 
 static int compare_ids(const void *a, const void *b) {
@@ -215,9 +290,10 @@ static int write_index(struct pack *pack, const struct publication *publication)
             const uint64_t *id = bsearch(&entry->storage->id, pack->ids, pack->id_count,
                                          sizeof *pack->ids, compare_ids);
             place = (uint32_t)(id - pack->ids) + 1;
-            flags |= item->array->readonly ? DESC_READONLY : 0u;
+            flags |= item->array->readonly && !entry->is_copy ? DESC_READONLY : 0u;
         }
-        layout_describe(item->array, entry->offset, flags, &desc);
+        layout_describe(item->array, entry->storage ? entry->storage->device_index : 0,
+                        entry->offset, flags, &desc);
         index_add(&pack->index, item->path, item->depth, place, &desc);
     }
     return pack->index.is_out_of_memory ? error_plain(STATUS_OUT_OF_MEMORY) : STATUS_OK;
@@ -243,6 +319,7 @@ int pack_init(struct pack *pack, struct session *session, const struct publicati
     }
     r = r == STATUS_OK ? check_paths_differ(pack) : r;
     r = r == STATUS_OK ? place_private(pack) : r;
+    r = r == STATUS_OK ? fill_parts(pack, session) : r;
     r = r == STATUS_OK ? collect_ids(pack) : r;
     return r == STATUS_OK ? write_index(pack, publication) : r;
 }
@@ -251,7 +328,11 @@ void pack_fini(struct pack *pack) {
     for (size_t i = 0; pack->entries && i < pack->count; i++) {
         storage_unref(pack->entries[i].storage);
     }
+    for (size_t i = 0; i < pack->part_count; i++) {
+        storage_unref(pack->parts[i].storage);
+    }
     index_free(&pack->index);
+    free(pack->parts);
     free(pack->ids);
     free(pack->sorted);
     free(pack->entries);
@@ -267,17 +348,21 @@ void pack_describe(const struct pack *pack, uint32_t flags, struct desc *ret_des
     int64_t length = (int64_t)pack->index.nbytes;
     tcx_array_t index = {.dtype = {TCX_UINT, 8, 1}, .ndim = 1, .shape = &length};
 
-    layout_describe(&index, pack->data_nbytes, DESC_BUNDLE | flags, ret_desc);
+    layout_describe(&index, 0, pack->data_nbytes, DESC_BUNDLE | flags, ret_desc);
 }
 
-void pack_write(const struct pack *pack, char *to) {
+int pack_write(const struct pack *pack, char *to) {
     for (size_t i = 0; i < pack->count; i++) {
         const struct entry *entry = &pack->entries[i];
-        if (is_private(entry) && !entry->same) {
-            layout_pack(entry->item->array, to + entry->offset);
+        int r = is_private(entry) && !entry->same
+                    ? copy_array(entry->item->array, NULL, to + entry->offset)
+                    : STATUS_OK;
+        if (r != STATUS_OK) {
+            return error_at(entry->item, r, tcx_error());
         }
     }
     memcpy(to + pack->data_nbytes, pack->index.bytes, pack->index.nbytes);
+    return STATUS_OK;
 }
 
 /* Makes the pack keep alive what it refers to. */
@@ -301,14 +386,14 @@ static int attach(struct session *session, const struct storage *storage, const 
 
 int pack_store(const struct pack *pack, struct session *session, struct storage **ret_storage) {
     struct storage *storage;
-    int r = storage_allocate(session, pack_nbytes(pack), &storage);
+    int r = storage_allocate(session, NULL, pack_nbytes(pack), &storage);
 
     if (r != STATUS_OK) {
         return r;
     }
     storage_populate(storage);
-    pack_write(pack, storage->address);
-    r = attach(session, storage, pack);
+    r = pack_write(pack, storage->address);
+    r = r == STATUS_OK ? attach(session, storage, pack) : r;
     if (r != STATUS_OK) {
         storage_unref(storage);
         return r;
@@ -328,8 +413,10 @@ static int put_small(struct session *session, const struct publication *publicat
     if (!bytes) {
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
-    pack_write(pack, bytes);
-    int r = publish_bytes(session, publication, desc, bytes, nbytes, &grant, ret_version);
+    int r = pack_write(pack, bytes);
+    if (r == STATUS_OK) {
+        r = publish_bytes(session, publication, desc, bytes, nbytes, &grant, ret_version);
+    }
     free(bytes);
     return r == STATUS_OK ? storage_take(session, &grant, ret_storage) : r;
 }

@@ -5,6 +5,8 @@
 
 #include "call.h"
 #include "client.h"
+#include "copy.h"
+#include "device_list.h"
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
@@ -26,6 +28,8 @@ int publication_init(const char *name, const tcx_put_options_t *options,
     unsigned flags = options ? options->flags : 0;
     double ttl = options ? options->ttl : 0;
     size_t length = name ? strlen(name) : 0;
+    tcx_device_t to = options ? options->device : (tcx_device_t){0};
+    struct device *device;
     const char *wrong = name ? name_check(name, length) : NULL;
 
     if (wrong) {
@@ -40,6 +44,10 @@ int publication_init(const char *name, const tcx_put_options_t *options,
     if (!(ttl >= 0)) { /* NaN is not, either */
         return error(STATUS_INVALID, "a ttl is a positive number of seconds, or 0 for no limit");
     }
+    int r = device_find(to, &device);
+    if (r != STATUS_OK) {
+        return r;
+    }
     *ret_publication = (struct publication){
         .name = name,
         .name_nbytes = length,
@@ -49,7 +57,47 @@ int publication_init(const char *name, const tcx_put_options_t *options,
         .desc_flags = flags & TCX_PUT_READONLY ? DESC_READONLY : 0u,
         .copies = (flags & TCX_PUT_COPY) != 0,
         .refuses_to_copy = (flags & TCX_PUT_NO_COPY) != 0,
+        .moves = to.type != 0,
+        .device = device,
     };
+    return STATUS_OK;
+}
+
+int publication_device(const struct publication *publication, const tcx_array_t *source,
+                       struct device **ret_device) {
+    if (publication->moves) {
+        *ret_device = publication->device;
+        return STATUS_OK;
+    }
+    return device_find(source->device, ret_device);
+}
+
+int publication_hold(const struct publication *publication, struct session *session,
+                     const tcx_array_t *source, uint64_t nbytes, const struct device *device,
+                     struct storage **ret_storage) {
+    struct storage *storage = NULL;
+    int r = STATUS_OK;
+
+    if (!publication->copies && layout_is_contiguous(source)) {
+        r = hold_array(session, source, nbytes, &storage);
+    }
+    if (r == STATUS_OK && storage && storage->device != device) {
+        storage_unref(storage);
+        storage = NULL;
+    }
+    if (r == STATUS_OK && storage) {
+        r = copy_wait(source);
+    } else if (r == STATUS_OK && publication->refuses_to_copy && nbytes > 0) {
+        r = error(
+            STATUS_EXCHANGE,
+            "this memory is private, strided or elsewhere, and putting it would copy it: allow "
+            "the copy, or fill memory that was born shared (cx.empty, tcx_empty)");
+    }
+    if (r != STATUS_OK) {
+        storage_unref(storage);
+        return r;
+    }
+    *ret_storage = storage;
     return STATUS_OK;
 }
 
@@ -145,11 +193,12 @@ static int put_shared(struct session *session, const struct publication *publica
     uint32_t flags = publication->desc_flags | (source->readonly ? DESC_READONLY : 0u);
     struct desc desc;
 
-    layout_describe(source, (uint64_t)((char *)source->data - storage->address), flags, &desc);
+    layout_describe(source, storage->device_index,
+                    (uint64_t)((char *)source->data - storage->address), flags, &desc);
     return put_storage(session, publication, storage, &desc, ret_tensor);
 }
 
-/* Small private memory: the bytes travel in the message. */
+/* Small private memory, to be on the CPU: the bytes travel in the message. */
 static int put_small(struct session *session, const struct publication *publication,
                      const tcx_array_t *source, size_t nbytes, tcx_tensor_t **ret_tensor) {
     struct wire_grant grant;
@@ -158,16 +207,19 @@ static int put_small(struct session *session, const struct publication *publicat
     uint64_t version;
     void *packed = NULL;
 
-    if (!layout_is_contiguous(source)) {
-        packed = malloc(nbytes);
-        if (!packed) {
-            return error_plain(STATUS_OUT_OF_MEMORY);
-        }
-        layout_pack(source, packed);
+    int r = STATUS_OK;
+
+    if (!layout_is_contiguous(source) || array_is_on_device(source)) {
+        packed = malloc(nbytes + 1);
+        r = packed ? copy_array(source, NULL, packed) : error_plain(STATUS_OUT_OF_MEMORY);
     }
-    layout_describe(source, 0, publication->desc_flags, &desc);
-    int r = publish_bytes(session, publication, &desc, packed ? packed : source->data, nbytes,
-                          &grant, &version);
+    if (r != STATUS_OK) {
+        free(packed);
+        return r;
+    }
+    layout_describe(source, 0, 0, publication->desc_flags, &desc);
+    r = publish_bytes(session, publication, &desc, packed ? packed : source->data, nbytes, &grant,
+                      &version);
     free(packed);
     if (r != STATUS_OK) {
         return r;
@@ -182,17 +234,16 @@ static int put_small(struct session *session, const struct publication *publicat
 
 /* Large private memory: copied into a fresh storage first. */
 static int put_large(struct session *session, const struct publication *publication,
-                     const tcx_array_t *source, uint64_t nbytes, tcx_tensor_t **ret_tensor) {
+                     const tcx_array_t *source, uint64_t nbytes, struct device *device,
+                     tcx_tensor_t **ret_tensor) {
     struct storage *storage;
     struct desc desc;
-    int r = storage_allocate(session, nbytes, &storage);
+    int r = storage_fill(session, device, source, nbytes, &storage);
 
     if (r != STATUS_OK) {
         return r;
     }
-    storage_populate(storage);
-    layout_pack(source, storage->address);
-    layout_describe(source, 0, publication->desc_flags, &desc);
+    layout_describe(source, storage->device_index, 0, publication->desc_flags, &desc);
     return put_storage(session, publication, storage, &desc, ret_tensor);
 }
 
@@ -200,10 +251,11 @@ static int put_large(struct session *session, const struct publication *publicat
 static int put_array(struct session *session, const struct publication *publication,
                      const tcx_array_t *source, uint64_t nbytes, tcx_tensor_t **ret_tensor) {
     struct storage *storage = NULL;
-    int r = STATUS_OK;
+    struct device *device;
+    int r = publication_device(publication, source, &device);
 
-    if (!publication->copies && layout_is_contiguous(source)) {
-        r = hold_bytes(session, source->data, nbytes, &storage);
+    if (r == STATUS_OK) {
+        r = publication_hold(publication, session, source, nbytes, device, &storage);
     }
     if (r != STATUS_OK) {
         return r;
@@ -211,14 +263,9 @@ static int put_array(struct session *session, const struct publication *publicat
     if (storage) {
         return put_shared(session, publication, source, storage, ret_tensor);
     }
-    if (publication->refuses_to_copy && nbytes > 0) {
-        return error(STATUS_EXCHANGE,
-                     "this memory is private or strided, and putting it would copy it: allow the "
-                     "copy, or fill memory that was born shared (cx.empty, tcx_empty)");
-    }
-    return publication->name && nbytes <= WIRE_PUT_MAX
+    return publication->name && nbytes <= WIRE_PUT_MAX && !device
                ? put_small(session, publication, source, nbytes, ret_tensor)
-               : put_large(session, publication, source, nbytes, ret_tensor);
+               : put_large(session, publication, source, nbytes, device, ret_tensor);
 }
 
 int tcx_put(tcx_client_t *client, const char *name, const tcx_array_t *source,

@@ -7,6 +7,8 @@
 #include "storage.h"
 #include "tensorcx.h"
 
+struct device;
+
 /* A checked name and what put options mean on the wire. */
 struct publication {
     const char *name; /* borrowed; NULL: none */
@@ -16,11 +18,24 @@ struct publication {
     uint32_t desc_flags; /* DESC_READONLY */
     int copies;          /* also what is shared */
     int refuses_to_copy;
+    int moves;             /* to `device`; else everything stays where it is */
+    struct device *device; /* NULL: the CPU */
 };
 
-/* STATUS_OK, STATUS_INVALID. */
+/* STATUS_OK, STATUS_INVALID, STATUS_DEVICE. */
 int publication_init(const char *name, const tcx_put_options_t *options,
                      struct publication *ret_publication);
+
+/* Where a checked array is to be. STATUS_DEVICE. */
+int publication_device(const struct publication *publication, const tcx_array_t *source,
+                       struct device **ret_device);
+
+/* The storage, held by `session`, that has the array's bytes and can be put as it is: on `device`,
+ * and complete by now. *ret_storage is NULL if they must be copied. As hold_array(), device_wait();
+ * STATUS_EXCHANGE: they may not be copied. */
+int publication_hold(const struct publication *publication, struct session *session,
+                     const tcx_array_t *source, uint64_t nbytes, const struct device *device,
+                     struct storage **ret_storage);
 
 /* Puts a storage that we hold under the name. Asks the daemon. */
 int publish_storage(struct session *session, const struct publication *publication,

@@ -9,6 +9,7 @@
 #include "call.h"
 #include "channel_buffer.h"
 #include "clock.h"
+#include "device_list.h"
 #include "error.h"
 #include "mapping.h"
 #include "storage.h"
@@ -277,13 +278,18 @@ void seat_retire(struct seat *seat) {
 
 /* -------------------------------------------------------------------------------------- buffers */
 
-static int ask_size(struct seat *seat, uint64_t nbytes) {
+static int ask_size(struct seat *seat, uint64_t nbytes, const struct device *device) {
     struct wire_buffers fixed = {.channel = seat->channel, .nbytes = nbytes};
     struct frame frame = REQUEST(BUFFERS, &fixed);
     struct call *call;
     int64_t extra_ns = commit_ns(seat->ring.shape.buffers, nbytes);
-    int r = call_run(seat->session, &frame, extra_ns, &call);
+    uint16_t index;
+    int r = device_index(seat->session, device, &index);
 
+    if (r == STATUS_OK) {
+        fixed.device = index;
+        r = call_run(seat->session, &frame, extra_ns, &call);
+    }
     if (r != STATUS_OK) {
         return r;
     }
@@ -292,8 +298,8 @@ static int ask_size(struct seat *seat, uint64_t nbytes) {
     return take_buffers(seat, &reply.grant, reply.buffer_nbytes);
 }
 
-int seat_size(struct seat *seat, uint64_t nbytes) {
-    return atomic_load(&seat->storage) ? STATUS_OK : ask_size(seat, nbytes);
+int seat_size(struct seat *seat, uint64_t nbytes, const struct device *device) {
+    return atomic_load(&seat->storage) ? STATUS_OK : ask_size(seat, nbytes, device);
 }
 
 uint64_t seat_buffer_nbytes(const struct seat *seat) {

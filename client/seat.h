@@ -15,6 +15,7 @@
 #include "messages.h"
 #include "ring.h"
 
+struct device;
 struct session;
 struct storage;
 struct channel_buffer;
@@ -61,8 +62,13 @@ int seat_is_closed(const struct seat *seat);
 void seat_retire(struct seat *seat);
 
 /* Finds out where the buffers are; a channel without size gets one that fits `nbytes`, if that is
- * not 0. Asks the daemon if that is not known yet. */
-int seat_size(struct seat *seat, uint64_t nbytes);
+ * not 0, on `device`. Asks the daemon if that is not known yet. */
+int seat_size(struct seat *seat, uint64_t nbytes, const struct device *device);
+
+/* The buffers' storage, borrowed; NULL: no size yet. */
+static inline const struct storage *seat_storage(const struct seat *seat) {
+    return atomic_load(&seat->storage);
+}
 
 /* 0: no size yet. */
 uint64_t seat_buffer_nbytes(const struct seat *seat);

@@ -6,9 +6,14 @@
 #include <sys/stat.h>
 
 #include "call.h"
+#include "clock.h"
+#include "device_list.h"
 #include "error.h"
 #include "mapping.h"
+#include "reclaim.h"
 #include "session.h"
+
+#define IDLE_NS NS_PER_S /* that a segment on a device stays mapped */
 
 static int compare_id(const void *a, const void *b) {
     const struct segment *left = a;
@@ -24,7 +29,7 @@ struct segment *segment_find(struct session *session, uint64_t id) {
     return node ? *node : NULL;
 }
 
-/* Adds a segment that is mapped. Takes the mapping, also on failure. Lock held. */
+/* Adds a segment that is mapped. Takes the mapping if it succeeds. Lock held. */
 static int enter(struct session *session, uint64_t id, struct mapping *mapping) {
     struct segment *segment = calloc(1, sizeof *segment);
 
@@ -34,12 +39,21 @@ static int enter(struct session *session, uint64_t id, struct mapping *mapping) 
     }
     if (!segment || !tsearch(segment, &session->segments, compare_id)) {
         free(segment);
-        mapping_close(mapping);
         return error_plain(STATUS_OUT_OF_MEMORY);
     }
     segment->next = session->mapped;
     session->mapped = segment;
     return STATUS_OK;
+}
+
+/* Takes the mapping also on failure. Lock held. */
+static int enter_mapping(struct session *session, uint64_t id, struct mapping *mapping) {
+    int r = enter(session, id, mapping);
+
+    if (r != STATUS_OK) {
+        mapping_close(mapping);
+    }
+    return r;
 }
 
 /* Maps the segment that came with `call`, unless another thread was faster. Lock held: a fork must
@@ -60,7 +74,7 @@ static int adopt(struct session *session, uint64_t id, const struct call *call) 
         return error(STATUS_INTERNAL, "tensorcxd gave a segment that is not as large as it says");
     }
     int r = mapping_open(session->boot_id, id, call->fd, reply->nbytes, &mapping);
-    return r == STATUS_OK ? enter(session, id, mapping) : r;
+    return r == STATUS_OK ? enter_mapping(session, id, mapping) : r;
 }
 
 /* Uses what another session with the same daemon has mapped. *ret_known: it has, or we had it. Lock
@@ -76,8 +90,154 @@ static int share(struct session *session, uint64_t id, int *ret_known) {
         return STATUS_OK;
     }
     *ret_known = 1;
-    return enter(session, id, mapping);
+    return enter_mapping(session, id, mapping);
 }
+
+/* ---------------------------------------------------------------------------------- on a device */
+
+/* Lock held. */
+static void send_unmap(struct session *session, const uint64_t *ids, size_t count) {
+    struct wire_unmap fixed = {0};
+    struct frame frame = REQUEST(UNMAP, &fixed);
+
+    if (count > 0 && !atomic_load(&session->is_dead)) {
+        frame.tail[0] = ids;
+        frame.tail_nbytes[0] = count * sizeof *ids;
+        call_note(session, &frame);
+    }
+}
+
+void segment_undo_map(struct session *session, uint64_t id) {
+    if (segment_device(id)) {
+        send_unmap(session, &id, 1);
+    }
+}
+
+/* What the reply to MAP brought. May ask the daemon. */
+static int open_on_device(struct session *session, uint64_t id, const struct call *call,
+                          struct mapping **ret_mapping) {
+    const struct wire_map_reply *reply = call_fixed(call);
+    struct device_memory memory = {.nbytes = reply->nbytes, .kind = reply->mapping, .fd = call->fd};
+    size_t nbytes;
+
+    memory.handle = call_tail(call, &nbytes);
+    if (reply->mapping == MAPPING_VMM && call->fd == FD_DROPPED) {
+        return error_system(EMFILE, "the daemon's memory cannot be mapped");
+    }
+    if (reply->segment != id || reply->device != segment_device(id) || reply->nbytes == 0 ||
+        (reply->mapping == MAPPING_VMM
+             ? call->fd < 0
+             : reply->mapping != MAPPING_IPC || nbytes != WIRE_IPC_HANDLE)) {
+        return error(STATUS_INTERNAL, "tensorcxd gave a segment on a device that cannot be right");
+    }
+    int r = device_of_index(session, reply->device, &memory.device);
+    return r == STATUS_OK ? mapping_open_device(session->boot_id, id, &memory, ret_mapping) : r;
+}
+
+/* Enters the mapping, unless another thread was faster. *ret_used: it is the session's now. */
+static int adopt_on_device(struct session *session, uint64_t id, struct mapping *mapping,
+                           int *ret_used) {
+    int r = STATUS_OK;
+
+    session_lock(session);
+    if (!segment_find(session, id)) {
+        r = atomic_load(&session->is_dead) ? session_error_lost(session)
+                                           : enter(session, id, mapping);
+        *ret_used = r == STATUS_OK;
+        if (*ret_used) {
+            session->mapped->idle_since = clock_now();
+            reclaim_watch(session);
+        }
+    }
+    session_unlock(session);
+    return r;
+}
+
+/* Every answer to MAP is to be returned by one UNMAP. */
+static int map_on_device(struct session *session, uint64_t id) {
+    struct wire_map fixed = {.segment = id};
+    struct frame frame = REQUEST(MAP, &fixed);
+    struct mapping *mapping = NULL;
+    struct call *call;
+    int is_used = 0;
+
+    session_lock(session);
+    int is_known = segment_find(session, id) != NULL;
+    session_unlock(session);
+    if (is_known) {
+        return STATUS_OK;
+    }
+    int r = call_run(session, &frame, 0, &call);
+    if (r != STATUS_OK && r != STATUS_SYSTEM) {
+        return r;
+    }
+    if (r == STATUS_OK) {
+        r = open_on_device(session, id, call, &mapping);
+        call_free(session, call);
+    }
+    if (r == STATUS_OK) {
+        r = adopt_on_device(session, id, mapping, &is_used);
+    }
+    if (!is_used) {
+        int is_unmapped = !mapping || mapping_close(mapping);
+        session_lock(session);
+        send_unmap(session, &id, is_unmapped);
+        session_unlock(session);
+    }
+    return r;
+}
+
+void segment_leave(struct segment *segment) {
+    segment->storages--;
+    if (segment->mapping->device && segment->storages == 0) {
+        segment->idle_since = clock_now();
+        reclaim_wake();
+    }
+}
+
+/* Takes one that is to be unmapped out of the session; NULL: none. *ret_due: when the next will be.
+ * Lock held. */
+static struct segment *take_idle(struct session *session, int64_t *ret_due) {
+    int64_t idle_ns = atomic_load(&session->is_dead) ? 0 : IDLE_NS;
+    int64_t now = clock_now();
+
+    *ret_due = 0;
+    for (struct segment **link = &session->mapped; *link; link = &(*link)->next) {
+        struct segment *segment = *link;
+        if (!segment->mapping->device) {
+            continue;
+        }
+        if (segment->storages == 0 && now - segment->idle_since >= idle_ns) {
+            *link = segment->next;
+            tdelete(segment, &session->segments, compare_id);
+            return segment;
+        }
+        int64_t due = segment->storages > 0 ? FOREVER : segment->idle_since + idle_ns;
+        *ret_due = *ret_due == 0 || due < *ret_due ? due : *ret_due;
+    }
+    return NULL;
+}
+
+int64_t segments_tidy_devices(struct session *session) {
+    struct segment *idle;
+    int64_t due;
+
+    session_lock(session);
+    while ((idle = take_idle(session, &due))) {
+        session_unlock(session);
+        int is_unmapped = mapping_close(idle->mapping);
+        session_lock(session);
+        send_unmap(session, &idle->id, is_unmapped);
+        free(idle);
+    }
+    if (due == 0) {
+        reclaim_unwatch(session);
+    }
+    session_unlock(session);
+    return due;
+}
+
+/* -------------------------------------------------------------------------------------- mapping */
 
 int segment_map(struct session *session, uint64_t id) {
     struct wire_map fixed = {.segment = id};
@@ -85,6 +245,9 @@ int segment_map(struct session *session, uint64_t id) {
     struct call *call;
     int known;
 
+    if (segment_device(id)) {
+        return map_on_device(session, id);
+    }
     session_lock(session);
     int r = share(session, id, &known);
     session_unlock(session);
@@ -110,7 +273,9 @@ static void doom(struct session *session, int (*is_gone)(struct session *, struc
 
     while (*link) {
         struct segment *segment = *link;
-        if (segment->storages > 0 || !is_gone(session, segment)) {
+        /* What is on a device is reclaimed; in a child of fork() it only is forgotten. */
+        int is_kept = segment->mapping->device && !session->is_parents;
+        if (segment->storages > 0 || is_kept || !is_gone(session, segment)) {
             link = &segment->next;
             continue;
         }
@@ -149,7 +314,7 @@ static void ask(struct session *session) {
         return;
     }
     for (struct segment *s = session->mapped; s && count < WIRE_IDS_MAX; s = s->next) {
-        if (s->storages == 0) {
+        if (s->storages == 0 && !s->mapping->device) {
             session->asked[count++] = s->id;
         }
     }

@@ -84,6 +84,7 @@ static void destroy(struct session *session) {
     assert(!session->by_id && !atomic_load(&session->released)); /* each holds a reference */
     calls_destroy(session);
     segments_destroy(session);
+    free(atomic_load(&session->devices));
     sem_destroy(&session->joins);
     pthread_mutex_destroy(&session->lock);
     free(session->received);

@@ -76,6 +76,13 @@ struct session {
     int has_reader; /* a thread polls the socket */
     char *received; /* owned: WIRE_MESSAGE_MAX bytes */
 
+    /* device_list.c */
+    struct device_list *_Atomic devices; /* owned; NULL: not asked yet */
+
+    /* reclaim.c */
+    int is_watched; /* has segments on devices: reclaim.c has a reference */
+    struct session *next_watched;
+
     /* segment.c */
     void *segments;         /* owned: tree of struct segment by id */
     struct segment *mapped; /* the same ones as a list */

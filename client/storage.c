@@ -6,6 +6,9 @@
 
 #include "call.h"
 #include "channel_buffer.h"
+#include "clock.h"
+#include "copy.h"
+#include "device_list.h"
 #include "error.h"
 #include "mapping.h"
 #include "segment.h"
@@ -82,7 +85,7 @@ static void forget(struct session *session, struct storage *storage) {
     tdelete(storage, &session->by_id, compare_id);
     if (storage->address) {
         tdelete(storage, &session->by_address, compare_address);
-        storage->segment->storages--;
+        segment_leave(storage->segment);
     }
 }
 
@@ -142,6 +145,8 @@ static int create(struct session *session, const struct wire_grant *grant,
     storage->nbytes = grant->nbytes;
     storage->address = segment ? segment->mapping->address + grant->offset : NULL;
     storage->segment = segment;
+    storage->device = segment ? segment->mapping->device : NULL;
+    storage->device_index = segment_device(grant->segment);
     storage->grants = 1;
     atomic_init(&storage->state, ONE);
     r = enter(session, storage);
@@ -227,22 +232,51 @@ int64_t storage_commit_ns(uint64_t nbytes) {
                                                    : INT64_MAX;
 }
 
-int storage_allocate(struct session *session, uint64_t nbytes, struct storage **ret_storage) {
-    struct wire_alloc fixed = {.nbytes = nbytes, .device_type = 1};
+/* On a device the daemon may wait for memory that others are about to unmap. */
+#define DEVICE_NS (10 * NS_PER_S)
+
+int storage_allocate(struct session *session, const struct device *device, uint64_t nbytes,
+                     struct storage **ret_storage) {
+    struct wire_alloc fixed = {.nbytes = nbytes, .device_type = device ? TCX_CUDA : TCX_CPU};
     struct frame frame = REQUEST(ALLOC, &fixed);
     struct call *call;
-    int r = call_run(session, &frame, storage_commit_ns(nbytes), &call);
+    int r = device_index(session, device, &fixed.device);
 
+    if (r == STATUS_OK) {
+        r = call_run(session, &frame, device ? DEVICE_NS : storage_commit_ns(nbytes), &call);
+    }
     if (r != STATUS_OK) {
         return r;
     }
     struct wire_grant grant = ((const struct wire_alloc_reply *)call_fixed(call))->grant;
     call_free(session, call);
-    if (grant.nbytes != nbytes) {
+    if (grant.nbytes != nbytes || (nbytes > 0 && segment_device(grant.segment) != fixed.device)) {
         storage_decline(session, &grant);
-        return error(STATUS_INTERNAL, "tensorcxd gave a storage of another size than asked");
+        return error(STATUS_INTERNAL, "tensorcxd gave another storage than asked");
     }
-    return storage_take(session, &grant, ret_storage);
+    r = storage_take(session, &grant, ret_storage);
+    if (r == STATUS_OK) {
+        (*ret_storage)->device_index = fixed.device; /* also without bytes */
+    }
+    return r;
+}
+
+int storage_fill(struct session *session, struct device *device, const tcx_array_t *source,
+                 uint64_t nbytes, struct storage **ret_storage) {
+    struct storage *storage;
+    int r = storage_allocate(session, device, nbytes, &storage);
+
+    if (r != STATUS_OK) {
+        return r;
+    }
+    storage_populate(storage);
+    r = copy_array(source, device, storage->address);
+    if (r != STATUS_OK) {
+        storage_unref(storage);
+        return r;
+    }
+    *ret_storage = storage;
+    return STATUS_OK;
 }
 
 void storage_decline(struct session *session, const struct wire_grant *grant) {

@@ -19,8 +19,10 @@
 #include <stdint.h>
 
 #include "messages.h"
+#include "tensorcx.h"
 
 struct channel_buffer;
+struct device;
 struct session;
 
 struct storage {
@@ -29,6 +31,8 @@ struct storage {
     char *address;              /* in `segment`; NULL when there are no bytes */
     struct session *session;    /* counted */
     struct segment *segment;    /* borrowed: mapped as long as we are in it; NULL without bytes */
+    struct device *device;      /* that the bytes are on; NULL: the CPU, or there are none */
+    uint16_t device_index;      /* the daemon's number of it; 0 */
     uint64_t grants;            /* received and not returned; guarded by the session's lock */
     struct channel_buffer *pin; /* counted: keeps it alive even without grants; NULL: none */
     int is_hidden;              /* from a look by address: a channel's buffers; likewise */
@@ -51,9 +55,14 @@ int storage_enter(struct session *session, const struct wire_grant *grant,
  * for a grant. Never asks. No lock held. */
 struct storage *storage_pin(struct session *session, uint64_t id, struct channel_buffer *buffer);
 
-/* Fresh storage of `nbytes` bytes with one reference. Asks the daemon. As call_run(), or as
- * segment_map(). */
-int storage_allocate(struct session *session, uint64_t nbytes, struct storage **ret_storage);
+/* Fresh storage of `nbytes` bytes on `device` with one reference. Asks the daemon. As call_run(),
+ * or as device_index(), segment_map(). */
+int storage_allocate(struct session *session, const struct device *device, uint64_t nbytes,
+                     struct storage **ret_storage);
+
+/* The same with a packed copy of `source`, whose packed size is `nbytes`. Also as copy_array(). */
+int storage_fill(struct session *session, struct device *device, const tcx_array_t *source,
+                 uint64_t nbytes, struct storage **ret_storage);
 
 /* Gives a grant back that is not wanted. No lock held. */
 void storage_decline(struct session *session, const struct wire_grant *grant);

@@ -4,9 +4,12 @@
 #include <string.h>
 
 #include "client.h"
+#include "copy.h"
+#include "device_list.h"
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
+#include "reclaim.h"
 #include "session.h"
 
 struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
@@ -27,7 +30,9 @@ struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
                                   .name = name,
                                   .array = *array};
     tensor->array.readonly = 0;
-    tensor->array.device = (tcx_device_t){TCX_CPU, 0};
+    if (array->device.type == 0) {
+        tensor->array.device.type = TCX_CPU;
+    }
     tensor->array.stream = 0;
     tensor->array.shape = tensor->dims;
     tensor->array.strides = tensor->dims + ndim;
@@ -49,6 +54,12 @@ void tcx_tensor_unref(tcx_tensor_t *tensor) {
     if (!tensor || atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel) != 1) {
         return;
     }
+    if (!array_is_on_device(&tensor->array) || tensor->nbytes == 0 || !reclaim_tensor(tensor)) {
+        tensor_destroy(tensor);
+    }
+}
+
+void tensor_destroy(struct tcx_tensor *tensor) {
     storage_unref(tensor->storage);
     tcx_tensor_unref(tensor->base);
     if (tensor->foreign) {
@@ -79,42 +90,51 @@ void tcx_tensor_info(const tcx_tensor_t *tensor, tcx_info_t *ret_info) {
 
 /* ---------------------------------------------------------------------------------- in storages */
 
-/* Whether a peer's description makes sense in so many bytes, and is of a kind that we can read. */
-static int check_desc(const struct desc *desc, uint64_t nbytes) {
+/* Whether a peer's description makes sense in that place, and is of a kind that we can read. */
+static int check_desc(const struct desc *desc, const struct place *place) {
     tcx_dtype_t dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes};
-    const char *wrong = desc_check(desc, nbytes);
+    const char *wrong = desc_check(desc, place->nbytes);
     char text[DTYPE_TEXT_SIZE];
 
+    if (!wrong && place->nbytes > 0 && desc->device != place->device_index) {
+        wrong = "it names another device than its memory is on";
+    }
+    if (!wrong && desc->device_type != (desc->device ? TCX_CUDA : TCX_CPU)) {
+        wrong = "it names no device that there is";
+    }
     if (wrong) {
         return error(STATUS_INTERNAL, "a description that cannot be right: %s", wrong);
     }
     int contiguous = shape_is_contiguous(desc->ndim, desc->shape, desc->strides);
-    if (!tcx_dtype_is_known(dtype) || desc->device_type != 1 || !contiguous ||
+    if (!tcx_dtype_is_known(dtype) || !contiguous ||
         desc->byte_offset % layout_itemsize(dtype) != 0) {
-        return error(
-            STATUS_EXCHANGE,
-            "a tensor that this version cannot read: dtype %s, device type %u%s (upgrade this "
-            "library)",
-            dtype_text(dtype.code, dtype.bits, dtype.lanes, text), desc->device_type,
-            contiguous ? "" : ", strided");
+        return error(STATUS_EXCHANGE,
+                     "a tensor that this version cannot read: dtype %s%s (upgrade this library)",
+                     dtype_text(dtype.code, dtype.bits, dtype.lanes, text),
+                     contiguous ? "" : ", strided");
     }
     return STATUS_OK;
 }
 
-int tensor_at(char *address, uint64_t nbytes, const struct desc *desc, int readonly,
+int tensor_at(const struct place *place, const struct desc *desc, int readonly,
               const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
+    struct device *device = place->device;
     tcx_array_t array = {
-        .data = address ? address + desc->byte_offset : NULL,
+        .data = place->address ? place->address + desc->byte_offset : NULL,
         .dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes},
         .ndim = desc->ndim,
         .shape = desc->shape,
     };
     uint64_t used = 0;
-    int r = check_desc(desc, nbytes);
+    int r = check_desc(desc, place);
 
+    if (r == STATUS_OK && place->nbytes == 0) { /* on a device all the same */
+        r = device_of_index(place->session, desc->device, &device);
+    }
     if (r != STATUS_OK) {
         return r;
     }
+    array.device = device_name(device);
     shape_nbytes(desc->ndim, desc->shape, layout_itemsize(array.dtype), &used);
     struct tcx_tensor *tensor = tensor_create(&array, used, tag);
     if (!tensor) {
@@ -127,7 +147,8 @@ int tensor_at(char *address, uint64_t nbytes, const struct desc *desc, int reado
 
 int tensor_from_desc(struct storage *storage, const struct desc *desc, int readonly,
                      const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
-    int r = tensor_at(storage->address, storage->nbytes, desc, readonly, tag, ret_tensor);
+    struct place place = place_of(storage);
+    int r = tensor_at(&place, desc, readonly, tag, ret_tensor);
 
     if (r == STATUS_OK) {
         (*ret_tensor)->storage = storage;
@@ -137,16 +158,17 @@ int tensor_from_desc(struct storage *storage, const struct desc *desc, int reado
     return r;
 }
 
-int tensor_allocate(struct session *session, const tcx_array_t *array, uint64_t nbytes,
-                    const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
+int tensor_allocate(struct session *session, const struct device *device, const tcx_array_t *array,
+                    uint64_t nbytes, const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
     struct storage *storage;
-    int r = storage_allocate(session, nbytes, &storage);
+    int r = storage_allocate(session, device, nbytes, &storage);
 
     if (r != STATUS_OK) {
         return r;
     }
     tcx_array_t described = *array;
     described.data = storage->address;
+    described.device = device_name(device);
     struct tcx_tensor *tensor = tensor_create(&described, nbytes, tag);
     if (!tensor) {
         storage_unref(storage);
@@ -160,8 +182,18 @@ int tensor_allocate(struct session *session, const tcx_array_t *array, uint64_t 
 /* The public ways to make shared memory differ in what they fill it with. */
 enum content { ANYTHING, ZEROS, COPY };
 
-static int make(tcx_client_t *client, const tcx_array_t *array, uint64_t nbytes,
-                enum content content, tcx_tensor_t **ret_tensor) {
+static int fill(const struct tcx_tensor *tensor, struct device *device, const tcx_array_t *source,
+                enum content content) {
+    if (content == ANYTHING) {
+        return STATUS_OK;
+    }
+    storage_populate(tensor->storage);
+    return content == ZEROS ? copy_zeroes(device, tensor->array.data, tensor->nbytes)
+                            : copy_array(source, device, tensor->array.data);
+}
+
+static int make(tcx_client_t *client, struct device *device, const tcx_array_t *array,
+                uint64_t nbytes, enum content content, tcx_tensor_t **ret_tensor) {
     struct session *session;
     tcx_tensor_t *tensor;
     int r = client_session(client, &session);
@@ -169,64 +201,59 @@ static int make(tcx_client_t *client, const tcx_array_t *array, uint64_t nbytes,
     if (r != STATUS_OK) {
         return r;
     }
-    r = tensor_allocate(session, array, nbytes, NULL, &tensor);
-    if (r == STATUS_OK) {
-        if (content != ANYTHING) {
-            storage_populate(tensor->storage);
-        }
-        if (content == ZEROS && nbytes > 0) {
-            memset(tensor->array.data, 0, nbytes);
-        } else if (content == COPY) {
-            layout_pack(array, tensor->array.data);
-        }
-        *ret_tensor = tensor;
-    }
+    r = tensor_allocate(session, device, array, nbytes, NULL, &tensor);
     session_unref(session);
-    return r;
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = fill(tensor, device, array, content);
+    if (r != STATUS_OK) {
+        tcx_tensor_unref(tensor);
+        return r;
+    }
+    *ret_tensor = tensor;
+    return STATUS_OK;
 }
 
-static int make_new(tcx_client_t *client, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
-                    enum content content, tcx_tensor_t **ret_tensor) {
+static int make_new(tcx_client_t *client, tcx_device_t name, tcx_dtype_t dtype, int32_t ndim,
+                    const int64_t *shape, enum content content, tcx_tensor_t **ret_tensor) {
     tcx_array_t array = {.dtype = dtype, .ndim = ndim, .shape = shape};
-    uint64_t nbytes;
+    struct device *device = NULL;
+    uint64_t nbytes = 0;
     int r = layout_check_shape(dtype, ndim, shape, &nbytes);
 
-    return r == STATUS_OK ? make(client, &array, nbytes, content, ret_tensor) : r;
+    r = r == STATUS_OK ? device_find(name, &device) : r;
+    return r == STATUS_OK ? make(client, device, &array, nbytes, content, ret_tensor) : r;
 }
 
 int tcx_empty(tcx_client_t *client, tcx_device_t device, tcx_dtype_t dtype, int32_t ndim,
               const int64_t *shape, tcx_tensor_t **ret_tensor) {
-    if (device.type == TCX_CUDA) {
-        return error_plain(STATUS_DEVICE);
-    }
-    return make_new(client, dtype, ndim, shape, ANYTHING, ret_tensor);
+    return make_new(client, device, dtype, ndim, shape, ANYTHING, ret_tensor);
 }
 
 int tcx_zeros(tcx_client_t *client, tcx_device_t device, tcx_dtype_t dtype, int32_t ndim,
               const int64_t *shape, tcx_tensor_t **ret_tensor) {
-    if (device.type == TCX_CUDA) {
-        return error_plain(STATUS_DEVICE);
-    }
-    return make_new(client, dtype, ndim, shape, ZEROS, ret_tensor);
+    return make_new(client, device, dtype, ndim, shape, ZEROS, ret_tensor);
 }
 
-int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_device_t device,
+int tcx_copy(tcx_client_t *client, const tcx_array_t *source, tcx_device_t name,
              tcx_tensor_t **ret_tensor) {
-    uint64_t nbytes;
-
-    if (device.type == TCX_CUDA) {
-        return error_plain(STATUS_DEVICE);
-    }
+    struct device *device = NULL;
+    uint64_t nbytes = 0;
     int r = layout_check(source, &nbytes);
 
-    return r == STATUS_OK ? make(client, source, nbytes, COPY, ret_tensor) : r;
+    if (r == STATUS_OK) {
+        r = device_find(name.type ? name : source->device, &device);
+    }
+    return r == STATUS_OK ? make(client, device, source, nbytes, COPY, ret_tensor) : r;
 }
 
 /* ---------------------------------------------------------------------------------------- views */
 
 int tcx_tensor_view(tcx_tensor_t *tensor, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
                     uint64_t byte_offset, int readonly, tcx_tensor_t **ret_tensor) {
-    tcx_array_t array = {.dtype = dtype, .ndim = ndim, .shape = shape};
+    tcx_array_t array = {
+        .dtype = dtype, .ndim = ndim, .shape = shape, .device = tensor->array.device};
     uint64_t nbytes;
     int r = layout_check_shape(dtype, ndim, shape, &nbytes);
 

@@ -16,6 +16,7 @@ struct tcx_tensor {
     atomic_int refs;
     struct storage *storage; /* counted; NULL: private memory only */
     struct tcx_tensor *base; /* counted; it has no base itself and keeps the memory of this one */
+    struct tcx_tensor *next; /* reclaim.c */
     void *foreign;           /* owned; NULL: none */
     void (*release)(void *foreign);
     uint64_t nbytes;
@@ -30,22 +31,40 @@ struct name_tag {     /* how a tensor was put or got */
     uint64_t version;
 };
 
-/* A writable C-contiguous tensor of the array's dtype, shape and data, whose size has been checked.
- * Owns nothing yet: the caller sets `storage`, `base` or `foreign`. NULL: out of memory, error set.
+/* Memory that a peer's description is about: a storage, or a part of one. */
+struct place {
+    struct session *session; /* borrowed */
+    char *address;           /* NULL: there are no bytes */
+    uint64_t nbytes;
+    struct device *device; /* NULL: the CPU, or there are no bytes */
+    uint16_t device_index; /* the daemon's number of it */
+};
+
+static inline struct place place_of(const struct storage *storage) {
+    return (struct place){storage->session, storage->address, storage->nbytes, storage->device,
+                          storage->device_index};
+}
+
+/* A writable C-contiguous tensor of the array's dtype, shape, data and device, whose size has been
+ * checked. Owns nothing yet: the caller sets `storage`, `base` or `foreign`. NULL: out of memory,
+ * error set.
  */
 struct tcx_tensor *tensor_create(const tcx_array_t *array, uint64_t nbytes,
                                  const struct name_tag *tag);
 
-/* A tensor in the `nbytes` at `address` as a description of a peer says, after checking that it
- * lies inside. Owns nothing yet, as above. */
-int tensor_at(char *address, uint64_t nbytes, const struct desc *desc, int readonly,
+/* After the last reference; on a device when nothing runs there any more that may use it. */
+void tensor_destroy(struct tcx_tensor *tensor);
+
+/* A tensor in a place as a description of a peer says, after checking that it lies inside. Owns
+ * nothing yet, as above. */
+int tensor_at(const struct place *place, const struct desc *desc, int readonly,
               const struct name_tag *tag, struct tcx_tensor **ret_tensor);
 
 /* The same in `storage`. Takes the storage, also on failure. */
 int tensor_from_desc(struct storage *storage, const struct desc *desc, int readonly,
                      const struct name_tag *tag, struct tcx_tensor **ret_tensor);
 
-/* Fresh storage of the array's size, and a tensor that describes all of it; `data` and strides of
- * `array` are not looked at. The size has been checked. Asks the daemon. */
-int tensor_allocate(struct session *session, const tcx_array_t *array, uint64_t nbytes,
-                    const struct name_tag *tag, struct tcx_tensor **ret_tensor);
+/* Fresh storage of the array's size on `device`, and a tensor that describes all of it; `data`,
+ * strides and device of `array` are not looked at. The size has been checked. Asks the daemon. */
+int tensor_allocate(struct session *session, const struct device *device, const tcx_array_t *array,
+                    uint64_t nbytes, const struct name_tag *tag, struct tcx_tensor **ret_tensor);

@@ -11,6 +11,7 @@
 #include "bundle.h"
 #include "call.h"
 #include "client.h"
+#include "copy.h"
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
@@ -73,20 +74,25 @@ static int find_memory(struct session *session, const struct tcx_tensor *tensor,
                        struct storage **ret_storage) {
     const tcx_array_t *array = &tensor->array;
     struct storage *storage = NULL;
+    struct device *device;
     int r = tensor->storage ? hold_again(session, tensor->storage, &storage) : STATUS_OK;
 
     if (r == STATUS_OK && !storage) {
-        r = hold_bytes(session, array->data, tensor->nbytes, &storage);
+        r = hold_array(session, array, tensor->nbytes, &storage);
     }
-    if (r == STATUS_OK && !storage) {
-        r = storage_allocate(session, tensor->nbytes, &storage);
-        if (r == STATUS_OK) {
-            storage_populate(storage);
-            layout_pack(array, storage->address);
-        }
+    if (r == STATUS_OK && storage) {
+        r = copy_wait(array);
+    } else if (r == STATUS_OK) {
+        r = device_find(array->device, &device);
+        return r == STATUS_OK ? storage_fill(session, device, array, tensor->nbytes, ret_storage)
+                              : r;
+    }
+    if (r != STATUS_OK) {
+        storage_unref(storage);
+        return r;
     }
     *ret_storage = storage;
-    return r;
+    return STATUS_OK;
 }
 
 static int issue_tensor(const struct tcx_tensor *tensor, const struct storage *storage,
@@ -97,7 +103,7 @@ static int issue_tensor(const struct tcx_tensor *tensor, const struct storage *s
     struct desc desc;
 
     /* A fresh copy lies elsewhere, and begins with the first element. */
-    layout_describe(&tensor->array, is_inside ? (uint64_t)(data - begin) : 0,
+    layout_describe(&tensor->array, storage->device_index, is_inside ? (uint64_t)(data - begin) : 0,
                     tensor->array.readonly ? DESC_READONLY : 0u, &desc);
     return issue(storage, &desc, ret_ticket, ret_nbytes);
 }
@@ -145,7 +151,15 @@ static int issue_bundle(const struct tcx_bundle *bundle, const struct storage *s
     tcx_array_t index = {.dtype = {TCX_UINT, 8, 1}, .ndim = 1, .shape = &length};
     struct desc desc;
 
-    layout_describe(&index, bundle->index_offset,
+    for (size_t i = 0; i < bundle->count; i++) {
+        const struct tcx_tensor *tensor = bundle->items[i].tensor;
+        int r = tensor ? copy_wait(&tensor->array) : STATUS_OK;
+        if (r != STATUS_OK) {
+            return r;
+        }
+    }
+
+    layout_describe(&index, 0, bundle->index_offset,
                     DESC_BUNDLE | (bundle->is_readonly ? DESC_READONLY : 0u), &desc);
     return issue(storage, &desc, ret_ticket, ret_nbytes);
 }

@@ -276,7 +276,7 @@ TEST(a_bad_item_fails_the_whole_put_and_names_its_path) {
     const tcx_item_t dtype[] = {{PATH("a"), ok}, {PATH("w"), &strange}};
     expect_refused(TCX_EXCHANGE, dtype, 2, 0, "item \"w\": dtype bfloat16");
     const tcx_item_t copies[] = {{PATH("a", "b"), ok}};
-    expect_refused(TCX_EXCHANGE, copies, 1, TCX_PUT_NO_COPY, "item \"a/b\": its memory is private");
+    expect_refused(TCX_EXCHANGE, copies, 1, TCX_PUT_NO_COPY, "item \"a/b\": this memory is private");
     const tcx_item_t no_path[] = {{NULL, 0, ok}};
     expect_refused(TCX_INVALID, no_path, 1, 0, "1 to 64 keys");
     const tcx_item_t no_text[] = {{PATH("\xff"), ok}};
@@ -314,7 +314,7 @@ static void publish_lie(const void *bytes, size_t nbytes, uint64_t offset, int64
 
     EXPECT_OK(publication_init("lie", NULL, &publication));
     EXPECT_OK(client_session(client, &session));
-    layout_describe(&array, offset, DESC_BUNDLE, &desc);
+    layout_describe(&array, 0, offset, DESC_BUNDLE, &desc);
     EXPECT_OK(publish_bytes(session, &publication, &desc, bytes, nbytes, &grant, &version));
     storage_decline(session, &grant);
     session_unref(session);
@@ -349,7 +349,7 @@ TEST(an_index_that_points_outside_is_refused) {
     tcx_array_t array = {.dtype = float32, .ndim = 1, .shape = &count};
 
     given_daemon();
-    layout_describe(&array, 0, 0, &beyond);
+    layout_describe(&array, 0, 0, 0, &beyond);
     index_begin(&writer, 1, NULL, 0);
     index_add(&writer, PATH("a"), 0, &beyond);
     publish_lie(writer.bytes, writer.nbytes, 0, (int64_t)writer.nbytes);
@@ -369,7 +369,7 @@ TEST(an_index_that_names_a_storage_of_others_gives_nothing) {
     tcx_client_t *other = daemon_client(&own);
     EXPECT_OK(tcx_zeros(other, (tcx_device_t){0}, float32, 0, NULL, &secret));
     uint64_t ids[2] = {storage_of(secret), 1234567};
-    layout_describe(&array, 0, 0, &desc);
+    layout_describe(&array, 0, 0, 0, &desc);
     index_begin(&writer, 1, ids, 2);
     index_add(&writer, PATH("a"), 1, &desc);
     publish_lie(writer.bytes, writer.nbytes, 0, (int64_t)writer.nbytes);

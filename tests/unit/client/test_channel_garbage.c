@@ -26,7 +26,7 @@ static void good_desc(struct channel_desc *desc) {
     tcx_array_t array = {.dtype = float32, .ndim = 1, .shape = shape};
 
     channel_desc_init(desc);
-    layout_describe(&array, 0, 0, &desc->memory);
+    layout_describe(&array, 0, 0, 0, &desc->memory);
 }
 
 /* That message is an error for who receives it, the next one is not, and no buffer is lost. */

@@ -1,0 +1,243 @@
+#include "reclaim.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "device.h"
+#include "error.h"
+#include "segment.h"
+#include "session.h"
+#include "tensor.h"
+
+#define STACK_SIZE (512 * 1024) /* the driver's, and deleters of frameworks */
+#define RETRY_NS   (100 * NS_PER_MS)
+
+static struct tcx_tensor *_Atomic queue; /* owned, newest first */
+static atomic_int is_running;
+static sem_t wake;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static struct tcx_tensor *waiting;                       /* owned: taken from the queue */
+static struct session *watched;                          /* counted */
+
+void reclaim_lock(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void reclaim_unlock(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+/* ------------------------------------------------------------------------------------- in others
+ */
+
+int reclaim_tensor(struct tcx_tensor *tensor) {
+    if (!atomic_load(&is_running)) {
+        return 0;
+    }
+    tensor->next = atomic_load(&queue);
+    while (!atomic_compare_exchange_weak(&queue, &tensor->next, tensor)) {
+    }
+    sem_post(&wake);
+    return 1;
+}
+
+void reclaim_wake(void) {
+    sem_post(&wake);
+}
+
+void reclaim_watch(struct session *session) {
+    if (!session->is_watched) {
+        session->is_watched = 1;
+        pthread_mutex_lock(&lock);
+        session->next_watched = watched;
+        watched = session_ref(session);
+        pthread_mutex_unlock(&lock);
+    }
+    sem_post(&wake); /* it has a segment that may never be used */
+}
+
+void reclaim_unwatch(struct session *session) {
+    session->is_watched = 0;
+    pthread_mutex_lock(&lock);
+    struct session **link = &watched;
+    while (*link != session) {
+        link = &(*link)->next_watched;
+    }
+    *link = session->next_watched;
+    pthread_mutex_unlock(&lock);
+}
+
+/* -------------------------------------------------------------------------------- in the thread */
+
+/* Lets the thread wait for a device while others record graphs. */
+static int relax(void) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const char *why;
+    const struct cuda_driver *driver = cuda_driver(&why);
+
+    return driver && driver->capture_mode(&mode) == CUDA_SUCCESS;
+}
+
+/* Which devices have been asked in a round, and which of them are done, by ordinal. */
+struct round {
+    uint64_t asked;
+    uint64_t settled;
+};
+
+/* Whether nothing of this process runs on the tensor's device that was launched before the round.
+ */
+static int is_settled(const struct tcx_tensor *tensor, struct round *round) {
+    uint64_t bit = UINT64_C(1) << (tensor->array.device.id & 63);
+    struct device *device;
+
+    if (!(round->asked & bit)) {
+        round->asked |= bit;
+        if (device_find(tensor->array.device, &device) != STATUS_OK || device_settle(device)) {
+            round->settled |= bit;
+        }
+    }
+    return (round->settled & bit) != 0;
+}
+
+/* The next tensor of the round that can be let go of, out of the list; NULL: none. */
+static struct tcx_tensor *next_settled(struct round *round) {
+    struct tcx_tensor **link = &waiting;
+    struct tcx_tensor *tensor;
+
+    pthread_mutex_lock(&lock);
+    while ((tensor = *link)) {
+        pthread_mutex_unlock(&lock);
+        int settled = is_settled(tensor, round); /* nobody else changes the list, but in a child */
+        pthread_mutex_lock(&lock);
+        if (settled) {
+            *link = tensor->next;
+            break;
+        }
+        link = &tensor->next;
+    }
+    pthread_mutex_unlock(&lock);
+    return tensor;
+}
+
+/* Takes what was queued up to now, waits for its devices, and lets it go. Returns when to try
+ * again, FOREVER: no need. */
+static int64_t reclaim_queue(void) {
+    struct round round = {0};
+    struct tcx_tensor *tensor;
+
+    pthread_mutex_lock(&lock);
+    struct tcx_tensor **last = &waiting;
+    while (*last) {
+        last = &(*last)->next;
+    }
+    *last = atomic_exchange(&queue, NULL);
+    pthread_mutex_unlock(&lock);
+    while ((tensor = next_settled(&round))) {
+        tensor_destroy(tensor);
+    }
+    return waiting ? clock_after(RETRY_NS) : FOREVER;
+}
+
+/* Looks after the segments of all sessions that are watched. Returns when to come again. */
+static int64_t tidy_sessions(void) {
+    int64_t due = FOREVER;
+    struct session *next;
+
+    pthread_mutex_lock(&lock);
+    for (struct session *session = watched; session; session = next) {
+        next = session->next_watched; /* others are added in front, and only we take one out */
+        pthread_mutex_unlock(&lock);
+        int64_t its = segments_tidy_devices(session);
+        if (its == 0) {
+            session_unref(session);
+        } else if (its < due) {
+            due = its;
+        }
+        pthread_mutex_lock(&lock);
+    }
+    pthread_mutex_unlock(&lock);
+    return due;
+}
+
+/* Until somebody wakes us, or it is time. */
+static void sleep_until(int64_t due) {
+    struct timespec time = clock_timespec(due);
+
+    if (due == FOREVER) {
+        sem_wait(&wake);
+    } else {
+        sem_clockwait(&wake, CLOCK_MONOTONIC, &time);
+    }
+    while (sem_trywait(&wake) == 0) { /* all that came meanwhile is seen in one round */
+    }
+}
+
+static void *run(void *unused) {
+    int is_relaxed = 0;
+    int64_t due = FOREVER;
+
+    for (;;) {
+        sleep_until(due);
+        is_relaxed = is_relaxed || relax();
+        int64_t retry = reclaim_queue();
+        due = tidy_sessions();
+        due = retry < due ? retry : due;
+    }
+    return unused;
+}
+
+int reclaim_start(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all;
+    sigset_t before;
+
+    if (atomic_load(&is_running)) {
+        return STATUS_OK;
+    }
+    sem_init(&wake, 0, 0);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_SIZE);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int number = pthread_create(&thread, &attributes, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (number != 0) {
+        return error_system(number, "no thread to be had that reclaims memory of CUDA devices");
+    }
+    atomic_store(&is_running, 1);
+    return STATUS_OK;
+}
+
+/* --------------------------------------------------------------------------- in a child of fork()
+ */
+
+void reclaim_start_over(void) {
+    atomic_store(&is_running, 0);
+    for (struct session *session = watched; session; session = session->next_watched) {
+        session->is_watched = 0;
+        session->forks++; /* our reference, to be given up with fork's own */
+    }
+    watched = NULL;
+}
+
+/* What the parent's thread lets go of there is only forgotten here, but for the storages, which
+ * would keep the fork page. */
+void reclaim_drop_inherited(void) {
+    struct tcx_tensor *lists[] = {waiting, atomic_exchange(&queue, NULL)};
+
+    waiting = NULL;
+    for (size_t i = 0; i < 2; i++) {
+        for (struct tcx_tensor *tensor = lists[i]; tensor; tensor = tensor->next) {
+            storage_unref(tensor->storage);
+        }
+    }
+}
