@@ -14,7 +14,7 @@ import daemon as d
 
 QUICK = bool(os.environ.get("CHECKGPU_QUICK"))  # small sizes, few rounds: for the fake device
 MIB = 1 << 20
-NOISE = 32 * MIB  # other memory of a device comes and goes
+NOISE = 0 if QUICK else 128 * MIB  # other memory of a device comes and goes
 
 
 class NotRun(Exception):
@@ -69,12 +69,14 @@ def result_of(found: Item) -> dict:
 
 @contextlib.contextmanager
 def running_daemon(*options: str):
-    """A daemon that this process and its peers find."""
+    """A daemon that this process and its peers find; an item may kill it."""
     with tempfile.TemporaryDirectory(prefix="checkgpu-") as folder:
-        os.environ["TENSORCX_AUTOSTART"] = "0"
-        with d.Daemon(folder, *options) as daemon:
-            os.environ["TENSORCX_SOCKET"] = str(daemon.path)
+        daemon = d.Daemon(folder, *options)
+        os.environ |= {"TENSORCX_SOCKET": str(daemon.path), "TENSORCX_AUTOSTART": "0"}
+        try:
             yield daemon
+        finally:
+            daemon.kill()
 
 
 def free_bytes() -> int:

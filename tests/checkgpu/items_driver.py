@@ -2,15 +2,18 @@
 
 import ctypes
 import os
+import threading
 import time
-from ctypes import byref, c_size_t, c_uint64
+from ctypes import byref, c_size_t, c_uint64, c_void_p
 
 import cuda_driver as cuda
+import kernels
 import vmm
 from item import MIB, QUICK, Clock, expect, free_bytes, item, settle_free, sizes
 from peer import Peer
 
 IPC_FLAGS = 1
+BLOCK = 2 * MIB
 
 
 class IpcHandle(ctypes.Structure):
@@ -106,7 +109,7 @@ def opens_ipc(link):
 
 @item(6, "many handles in one process, and many processes")
 def many_handles():
-    nbytes = 2 * MIB
+    nbytes = BLOCK
     count = min(100 if QUICK else 10_000, free_bytes() // 2 // nbytes)
     with cuda.current():
         vmm.Mapping(vmm.descriptor(nbytes), nbytes).close()
@@ -125,7 +128,7 @@ def many_handles():
 def many_processes() -> dict:
     count = 3 if QUICK else 64
     baseline = free_bytes()
-    fds = [vmm.descriptor(2 * MIB) for _ in range(count)]
+    fds = [vmm.descriptor(BLOCK) for _ in range(count)]
     peers = [Peer(maps_one) for _ in range(count)]
     for peer, fd in zip(peers, fds, strict=True):
         peer.say(fd=fd)
@@ -139,7 +142,7 @@ def many_processes() -> dict:
 
 def maps_one(link):
     cuda.count_devices()
-    mapping = vmm.Mapping(link.hear_fd()[1], 2 * MIB)
+    mapping = vmm.Mapping(link.hear_fd()[1], BLOCK)
     link.say("mapped")
     link.hear()
     mapping.close()
@@ -175,7 +178,7 @@ def reads_all(link, nbytes):
 
 @item(12, "a write to memory that is mapped for reading")
 def readonly_mapping():
-    nbytes = 2 * MIB
+    nbytes = BLOCK
     with cuda.current(), Peer(writes_readonly, nbytes) as writer, Peer(keeps, nbytes) as other:
         fd = vmm.descriptor(nbytes)
         mapping = vmm.Mapping(os.dup(fd), nbytes)
@@ -255,7 +258,7 @@ def looks_for_pattern(link, nbytes):
 
 @item(14, "a process that imports what it exported")
 def own_import():
-    nbytes = 2 * MIB
+    nbytes = BLOCK
     with cuda.current():
         fd = vmm.descriptor(nbytes)
         one, two = vmm.Mapping(os.dup(fd), nbytes), vmm.Mapping(fd, nbytes)
@@ -273,7 +276,7 @@ def own_import():
 
 @item(19, "an imported handle is exported again; RDMA")
 def export_again():
-    nbytes = 2 * MIB
+    nbytes = BLOCK
     with cuda.current(), Peer(reads_all, nbytes) as reader:
         handle = vmm.create(nbytes, rdma=cuda.attribute(110))
         fd = vmm.export(handle)
@@ -307,3 +310,29 @@ def dma_buf(mapping) -> dict:
         lambda: cuda.call("cuPointerGetAttribute", byref(capable), 15, c_uint64(mapping.address))
     )
     return {"dma_buf_error": code, "rdma_capable": capable.value if not asked else None}
+
+
+@item(23, "cuMemFree waits for all work, also while somebody captures a graph")
+def free_waits():
+    with cuda.current():
+        kernels.prepare()
+        memory, work, captured = cuda.allocate(BLOCK), cuda.stream_create(), cuda.stream_create()
+        waited = {}
+        for nbytes in 1, BLOCK:
+            with cuda.capture(captured):
+                kernels.slow_fill(work, memory, BLOCK, 2, 200)
+                thread = threading.Thread(target=allocate_and_free, args=[nbytes])
+                thread.start()
+                thread.join()
+            waited[nbytes] = code_of(lambda: cuda.call("cuStreamQuery", c_void_p(work))) == 0
+            cuda.stream_synchronize(work)
+        cuda.free(memory)
+    expect(all(waited.values()), f"cuMemFree has not waited: {waited}")
+    return {}
+
+
+def allocate_and_free(nbytes):
+    mode = ctypes.c_int(2)  # relaxed
+    with cuda.current():
+        cuda.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+        cuda.free(cuda.allocate(nbytes))
