@@ -131,9 +131,9 @@ model model-full model-mutations:
 python-tests: all fakecuda
 	$(PYTEST) -m 'not slow' tests/python
 
-## fault-tests: whatever can go wrong, goes wrong; and whether bench runs
+## fault-tests: whatever can go wrong, goes wrong; and whether bench and check-gpu run
 fault-tests: all fakecuda
-	$(PYTEST) -m 'not slow' tests/fault tests/bench
+	$(PYTEST) -m 'not slow' tests/fault tests/bench tests/checkgpu
 
 ## wire-tests: the protocol, message by message
 wire-tests: all fakecuda

@@ -170,6 +170,7 @@ def wrong_bytes(tensor, value: int) -> int:
 def publish_waits():
     with running_daemon(), cuda.current(), Peer(reads_published) as reader:
         kernels.prepare()
+        reader.hear()
         stream = cuda.stream_create()
         wrong = {}
         for way, given in ("all work", None), ("stream", stream):
@@ -200,6 +201,7 @@ def filled(value: int):
 def reads_published(link):
     with cuda.current():
         filled(OLD)  # so that the first read finds everything loaded
+        link.say("ready")
         while wanted := link.hear():
             name, value = wanted
             link.say(wrong_bytes(cx.get(name, timeout=30), value))
