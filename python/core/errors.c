@@ -51,6 +51,13 @@ PyObject *core_raise_exchange(struct core_state *state, const char *format, ...)
     return NULL;
 }
 
+void core_drop(PyObject *object) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    Py_DECREF(object);
+    PyErr_Restore(type, value, traceback);
+}
+
 void core_tensor_unref(tcx_tensor_t *tensor) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);

@@ -122,7 +122,7 @@ static PyObject *sender_send(CORE_METHOD_ARGUMENTS) {
         return NULL;
     PyObject *result = PyList_Check(message) ? send_items(state, self, message, timeout, stream)
                                              : send_source(state, self, message, timeout, stream);
-    Py_DECREF(message);
+    core_drop(message);
     return result;
 }
 

@@ -185,9 +185,15 @@ def message_of(
     """The same; of a mapping, a list of its items."""
     if type(value) is np.ndarray and value.dtype in _DTYPES:
         return value
-    if isinstance(value, Mapping):
-        return list(items_of(value, stream=stream))
-    return source_of(value, stream)
+    if not isinstance(value, Mapping):
+        return source_of(value, stream)
+    items: list[tuple[Path, Source | None]] = []
+    try:
+        items.extend(items_of(value, stream=stream))
+    except BaseException:
+        items.clear()  # while no exception is on its way: destructors of capsules may be Python
+        raise
+    return items
 
 
 def items_of(
