@@ -119,12 +119,6 @@ static int check_desc(const struct desc *desc, const struct place *place) {
 int tensor_at(const struct place *place, const struct desc *desc, int readonly,
               const struct name_tag *tag, struct tcx_tensor **ret_tensor) {
     struct device *device = place->device;
-    tcx_array_t array = {
-        .data = place->address ? place->address + desc->byte_offset : NULL,
-        .dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes},
-        .ndim = desc->ndim,
-        .shape = desc->shape,
-    };
     uint64_t used = 0;
     int r = check_desc(desc, place);
 
@@ -134,7 +128,13 @@ int tensor_at(const struct place *place, const struct desc *desc, int readonly,
     if (r != STATUS_OK) {
         return r;
     }
-    array.device = device_name(device);
+    tcx_array_t array = {
+        .data = place->address ? place->address + desc->byte_offset : NULL,
+        .dtype = {desc->dtype.code, desc->dtype.bits, desc->dtype.lanes},
+        .ndim = desc->ndim,
+        .shape = desc->shape,
+        .device = device_name(device),
+    };
     shape_nbytes(desc->ndim, desc->shape, layout_itemsize(array.dtype), &used);
     struct tcx_tensor *tensor = tensor_create(&array, used, tag);
     if (!tensor) {

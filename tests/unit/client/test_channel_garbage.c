@@ -53,6 +53,10 @@ TEST(descriptions_that_lie_are_an_error_for_their_receiver_only) {
     send_desc(queue, &desc);
     expect_refused(queue, TCX_INTERNAL);
     good_desc(&desc);
+    desc.memory.byte_offset = UINT64_C(1) << 63; /* no address is so far away */
+    send_desc(queue, &desc);
+    expect_refused(queue, TCX_INTERNAL);
+    good_desc(&desc);
     desc.memory.dtype.bits = 7;
     send_desc(queue, &desc);
     expect_refused(queue, TCX_INTERNAL);
