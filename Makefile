@@ -39,7 +39,8 @@ CLIENT   := $(call objects,client)
 CORE     := $(call objects,python/core)
 PACKAGE  := $(BUILD)/python/tensorcx
 SOURCES  := $(wildcard proto/*/*.[ch] daemon/*.[ch] client/*.[ch] client/include/*.h \
-            python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fault/*.[ch] tests/fakecuda/*.[ch] tests/bench/*.c)
+            python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fuzz/*.[ch] tests/fault/*.[ch] \
+            tests/fakecuda/*.[ch] tests/bench/*.c)
 
 $(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient/include -isystem $(DLPACK_INCLUDE)
 $(BUILD)/obj/client/%.o:      ALL_CFLAGS += -fPIC -DTENSORCX_PREFIX='"$(PREFIX)"'

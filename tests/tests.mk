@@ -4,7 +4,7 @@ PYTEST := PYTHONPATH=$(BUILD)/python $(VPY) -m pytest -q -p no:cacheprovider
 
 ## check: lint, C tests under sanitizers, Python tests, packaging; under 15 minutes
 check: $(VENV)/.ready # with -j a line's targets run at once; what looks at the machine's /dev/shm runs alone
-	$(MAKE) -Otarget lint .venv-torch/.ready unit
+	$(MAKE) -Otarget lint .venv-torch/.ready unit fuzz-smoke
 	$(MAKE) -Otarget python-tests torch-tests wire-tests numpy-oldest packaging
 	$(MAKE) fault-tests
 
@@ -117,6 +117,8 @@ unit:
 thread:
 	$(MAKE) BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g' unit-run \
 	    UNIT_TESTS='$(filter client/% shm/%,$(UNIT_TESTS))'
+
+include tests/fuzz/fuzz.mk
 
 ## model: the ring's protocol, exhaustively within bounds (some minutes)
 ## model-full: the same, larger (an hour, 8 GB); model-mutations: that broken variants are caught
