@@ -165,11 +165,14 @@ static int join_anew(struct tcx_channel *channel, struct seat *inherited) {
 }
 
 /* The seat to use. */
-static int find_seat(struct tcx_channel *channel, struct seat **ret_seat) {
+static int find_seat(struct tcx_channel *channel, double timeout, struct seat **ret_seat) {
     struct seat *seat;
 
     while (atomic_load_explicit(&(seat = atomic_load(&channel->seat))->session->is_dead,
                                 memory_order_relaxed)) {
+        if (timeout == TCX_AT_ONCE) {
+            return STATUS_TIMEOUT;
+        }
         if (seat_is_closed(seat)) {
             return error_closed(channel);
         }
@@ -190,7 +193,7 @@ int channel_begin(struct channel_call *call, struct tcx_channel *channel, enum c
     if (timeout != timeout) {
         return error(STATUS_INVALID, "a timeout is a number of seconds");
     }
-    int r = find_seat(channel, &seat);
+    int r = find_seat(channel, timeout, &seat);
     if (r != STATUS_OK) {
         return r;
     }
@@ -203,7 +206,9 @@ int channel_begin(struct channel_call *call, struct tcx_channel *channel, enum c
         .seat = seat,
         .verb = verb,
         .timeout = timeout,
-        .wait.deadline_ns = timeout < 0 || deadline == FOREVER ? RING_FOREVER : (uint64_t)deadline,
+        .wait.deadline_ns = timeout == TCX_AT_ONCE               ? RING_AT_ONCE
+                            : timeout < 0 || deadline == FOREVER ? RING_FOREVER
+                                                                 : (uint64_t)deadline,
     };
     return STATUS_OK;
 }
@@ -241,6 +246,9 @@ static int error_not_in(const struct channel_call *call) {
 static int error_of(const struct channel_call *call, enum ring_result result) {
     const struct tcx_channel *channel = call->channel;
 
+    if (result == RING_TIMED_OUT && channel_is_at_once(call)) {
+        return STATUS_TIMEOUT;
+    }
     switch (result) {
     case RING_TIMED_OUT: /* also of a program that never waits, only tries again and again */
         return session_is_alive(call->seat->session) ? channel_error_timeout(call)

@@ -39,6 +39,11 @@ int channel_begin(struct channel_call *call, struct tcx_channel *channel, enum c
                   double timeout);
 void channel_end(struct channel_call *call);
 
+/* The caller has a lock of its own: nothing is asked, no text is made. */
+static inline int channel_is_at_once(const struct channel_call *call) {
+    return call->wait.deadline_ns == RING_AT_ONCE;
+}
+
 /* After an operation of the ring: whether it is to be repeated; if not, *ret_status is the call's.
  * May call the application, and ask the daemon who is in the way. */
 int channel_goes_on(const struct channel_call *call, enum ring_result result, int *ret_status);

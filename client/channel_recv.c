@@ -75,7 +75,9 @@ static int take_grants(struct session *session, const struct call *reply,
 }
 
 /* Asks for what the message refers to; on failure there is nothing to let go. */
-static int fetch(struct seat *seat, const struct received *message, struct attached *attached) {
+static int fetch(const struct channel_call *call, const struct received *message,
+                 struct attached *attached) {
+    struct seat *seat = call->seat;
     struct wire_fetch fixed = {
         .channel = seat->channel,
         .ref = message->desc.ref,
@@ -84,8 +86,11 @@ static int fetch(struct seat *seat, const struct received *message, struct attac
     };
     struct frame frame = REQUEST(FETCH, &fixed);
     struct call *reply;
-    int r = call_run(seat->session, &frame, 0, &reply);
 
+    if (channel_is_at_once(call)) {
+        return STATUS_TIMEOUT; /* the message is put off */
+    }
+    int r = call_run(seat->session, &frame, 0, &reply);
     if (r != STATUS_OK) {
         return r;
     }
@@ -104,13 +109,14 @@ static int may_pin(const struct ring *ring) {
 }
 
 /* The storage that a message's bytes are in. Asks only for one that is new here. */
-static int fetch_elsewhere(struct seat *seat, const struct received *message,
+static int fetch_elsewhere(const struct channel_call *call, const struct received *message,
                            struct attached *attached) {
+    struct seat *seat = call->seat;
     struct channel_buffer *buffer = may_pin(&seat->ring) ? message->buffer : NULL;
     struct storage *storage = storage_pin(seat->session, message->desc.storage, buffer);
 
     if (!storage) {
-        return fetch(seat, message, attached);
+        return fetch(call, message, attached);
     }
     attached->storages = malloc(sizeof(struct storage *));
     if (!attached->storages) {
@@ -184,17 +190,21 @@ static int unwrap(struct received *message) {
 }
 
 /* Makes what the caller gets. */
-static int open_message(struct seat *seat, struct received *message) {
+static int open_message(const struct channel_call *call, struct received *message) {
+    struct seat *seat = call->seat;
     const char *wrong = channel_desc_read(&seat->ring, message->buffer->number, &message->desc);
 
     if (wrong) {
         return error(STATUS_INTERNAL, "a message that cannot be right: %s", wrong);
     }
+    if (channel_is_at_once(call) && !message->desc.is_elsewhere && !seat_storage(seat)) {
+        return STATUS_TIMEOUT; /* it is put off, as by fetch() */
+    }
     int r = STATUS_OK;
     if (message->desc.is_elsewhere) {
-        r = fetch_elsewhere(seat, message, &message->attached);
+        r = fetch_elsewhere(call, message, &message->attached);
     } else if (message->desc.ref) {
-        r = fetch(seat, message, &message->attached);
+        r = fetch(call, message, &message->attached);
     }
     if (r != STATUS_OK) {
         return r;
@@ -285,7 +295,7 @@ int tcx_channel_recv(tcx_channel_t *channel, double timeout, double spin_us,
         spin_us * 1e3 < SPIN_NS_MAX ? (uint32_t)(spin_us * 1e3) : (uint32_t)SPIN_NS_MAX;
     r = next_buffer(&call, &message.buffer);
     if (r == STATUS_OK) {
-        r = open_message(call.seat, &message);
+        r = open_message(&call, &message);
         if (r != STATUS_OK && may_be_repeated(r)) {
             seat_put_off(call.seat, message.buffer);
         } else {

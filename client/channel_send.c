@@ -362,6 +362,11 @@ static int loan_tensor(const struct channel_call *call, tcx_array_t *array, uint
     return STATUS_OK;
 }
 
+/* A loan: because the daemon is asked, or pages are made. */
+static int may_take_long(const struct storage *storage, uint64_t nbytes) {
+    return nbytes > 0 && (nbytes >= MAPPING_POPULATE_MIN || !storage);
+}
+
 int tcx_channel_loan(tcx_channel_t *channel, tcx_dtype_t dtype, int32_t ndim, const int64_t *shape,
                      double timeout, tcx_tensor_t **ret_tensor) {
     tcx_array_t array = {.dtype = dtype, .ndim = ndim, .shape = shape};
@@ -381,7 +386,9 @@ int tcx_channel_loan(tcx_channel_t *channel, tcx_dtype_t dtype, int32_t ndim, co
         return r;
     }
     const struct storage *storage = seat_storage(call.seat);
-    r = find_room(&call, nbytes, storage ? storage->device : channel->device, &fits);
+    r = channel_is_at_once(&call) && may_take_long(storage, nbytes)
+            ? STATUS_TIMEOUT
+            : find_room(&call, nbytes, storage ? storage->device : channel->device, &fits);
     if (r == STATUS_OK && !fits) {
         r = error(
             STATUS_INVALID,

@@ -397,13 +397,13 @@ TCX_API int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes,
  * comes first where there is no memory for all buffers: that asks the daemon. So does a bundle
  * where the buffers are on a CUDA device.
  *
- * `timeout` of the calls below: seconds; 0: do not wait; negative: no limit. A call that waits uses
- * no processor, runs the client's interrupt function (TCX_INTERRUPTED), and ends within a tenth of
- * a second when the daemon is gone. TCX_TIMEOUT: the text names who is in the way (client, pid,
- * program). TCX_CLOSED: the channel has been shut down, or this handle is closed. TCX_LOST: the
- * daemon that had the channel is gone, and its messages are; what was received stays. A handle
- * stays lost: open the channel anew. TCX_INTERNAL: somebody has written nonsense into the channel;
- * of a message: it is skipped.
+ * `timeout` of the calls below: seconds; 0: do not wait; negative: no limit; of loan, send_loan and
+ * recv also TCX_AT_ONCE. A call that waits uses no processor, runs the client's interrupt function
+ * (TCX_INTERRUPTED), and ends within a tenth of a second when the daemon is gone. TCX_TIMEOUT: the
+ * text names who is in the way (client, pid, program). TCX_CLOSED: the channel has been shut down,
+ * or this handle is closed. TCX_LOST: the daemon that had the channel is gone, and its messages
+ * are; what was received stays. A handle stays lost: open the channel anew. TCX_INTERNAL: somebody
+ * has written nonsense into the channel; of a message: it is skipped.
  *
  * When a process ends, however it does, the others go on: what it was sending is not sent, what it
  * had received is gone with it, buffers it had are free again.
@@ -411,6 +411,11 @@ TCX_API int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes,
  * Fork. In the child a handle joins anew when it is first used, a subscription is closed
  * (TCX_CLOSED). Received tensors are inherited like all others. Loans are not: they are the
  * parent's to send, the child must not write into them. */
+
+/* As 0, but waits neither for the daemon nor for whoever has the channel's lock, makes no large
+ * pages ready, and TCX_TIMEOUT has no text: for callers who hold a lock of their own, and first try
+ * before they give it up. */
+#define TCX_AT_ONCE (-__builtin_inf())
 
 /* One handle: a participant of a channel. Its client must be closed after it. */
 typedef struct tcx_channel tcx_channel_t;

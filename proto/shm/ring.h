@@ -26,6 +26,7 @@
 #include "ring_layout.h"
 
 #define RING_SLICE_NS 100000000ull
+#define RING_AT_ONCE  1ull /* as 0, and does not wait for whoever has the lock, either */
 #define RING_FOREVER  UINT64_MAX
 
 enum ring_result {
@@ -60,7 +61,7 @@ struct ring {
 };
 
 struct ring_wait {
-    uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: do not wait; RING_FOREVER */
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: do not wait; RING_AT_ONCE, RING_FOREVER */
     uint32_t spin_ns;     /* how long to look, before sleep, whether the other side is quick */
 };
 

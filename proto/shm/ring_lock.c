@@ -32,10 +32,9 @@ static bool owner_is_member(const struct ring *ring) {
 
 static enum ring_result sleep_for_lock(struct ring *ring, uint64_t deadline_ns) {
     uint32_t *lock = &ring->control->lock;
-    uint64_t now = ring_now();
-    uint64_t until = now + SLICE_NS;
+    uint64_t until = ring_now() + SLICE_NS;
 
-    if (deadline_ns > now && deadline_ns < until) {
+    if (deadline_ns != 0 && deadline_ns < until) {
         until = deadline_ns;
     }
     while (!take(lock, ring->client)) {

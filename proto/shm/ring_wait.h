@@ -73,7 +73,7 @@ quest_run(struct ring *ring, const struct ring_quest *quest, void *what,
             event_resume(quest->event);
         }
         r = quest->look(ring, what);
-        if (r == RING_NOTHING && spun && wait->deadline_ns != 0) {
+        if (r == RING_NOTHING && spun && wait->deadline_ns > RING_AT_ONCE) {
             r = quest_sleep(ring, quest, what, wait->deadline_ns, &slice_ns);
             if (r != RING_NOTHING) {
                 return r;
@@ -85,7 +85,7 @@ quest_run(struct ring *ring, const struct ring_quest *quest, void *what,
         if (r != RING_NOTHING) {
             return r;
         }
-        if (wait->deadline_ns == 0) {
+        if (wait->deadline_ns <= RING_AT_ONCE) {
             return RING_TIMED_OUT;
         }
         woken = false;

@@ -77,6 +77,9 @@ int timeout_from_python(PyObject *value, double *ret_timeout);
  *     CORE_BEGIN_ASKING
  *     status = tcx_...();        asks the daemon, maps, copies, or calls a foreign deleter
  *     CORE_END_ASKING
+ *
+ * What mostly has nothing to wait for is first tried with the GIL, and TCX_AT_ONCE: to hand it over
+ * costs more than a message does, and milliseconds where other threads run.
  */
 
 /* This thread's Python state while it is inside the library without the GIL, else NULL. */

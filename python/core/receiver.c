@@ -8,10 +8,13 @@ static PyObject *receive(struct core_state *state, PyObject *self, double timeou
     PyObject *client = ((struct channel_object *)self)->client;
     tcx_tensor_t *tensor = NULL;
     tcx_bundle_t *bundle = NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_channel_recv(channel_of(self), timeout, spin_us, &tensor, &bundle);
-    CORE_END_ASKING
+    tcx_channel_t *channel = channel_of(self);
+    int status = tcx_channel_recv(channel, TCX_AT_ONCE, 0, &tensor, &bundle);
+    if (status == TCX_TIMEOUT) {
+        CORE_BEGIN_ASKING
+        status = tcx_channel_recv(channel, timeout, spin_us, &tensor, &bundle);
+        CORE_END_ASKING
+    }
     *ret_status = status;
     if (status)
         return status == TCX_TIMEOUT ? NULL : core_raise(state, status);

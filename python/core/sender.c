@@ -40,10 +40,13 @@ static PyObject *sender_loan(CORE_METHOD_ARGUMENTS) {
         !timeout_from_python(said[2], &timeout))
         return NULL;
     tcx_tensor_t *tensor;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_channel_loan(channel_of(self), dtype, ndim, shape, timeout, &tensor);
-    CORE_END_ASKING
+    tcx_channel_t *channel = channel_of(self);
+    int status = tcx_channel_loan(channel, dtype, ndim, shape, TCX_AT_ONCE, &tensor);
+    if (status == TCX_TIMEOUT) {
+        CORE_BEGIN_ASKING
+        status = tcx_channel_loan(channel, dtype, ndim, shape, timeout, &tensor);
+        CORE_END_ASKING
+    }
     if (status)
         return core_raise(state, status);
     PyObject *loan = tensor_wrap(state, ((struct channel_object *)self)->client, tensor);
@@ -58,12 +61,14 @@ static PyObject *sender_loan(CORE_METHOD_ARGUMENTS) {
 static PyObject *send_loan(struct core_state *state, PyObject *self, PyObject *loan,
                            double timeout) {
     tcx_tensor_t *tensor = tcx_tensor_ref(tensor_get(loan));
-    int status;
     if (!tensor)
         return NULL;
-    CORE_BEGIN_ASKING
-    status = tcx_channel_send_loan(channel_of(self), tensor, timeout);
-    CORE_END_ASKING
+    int status = tcx_channel_send_loan(channel_of(self), tensor, TCX_AT_ONCE);
+    if (status == TCX_TIMEOUT) {
+        CORE_BEGIN_ASKING
+        status = tcx_channel_send_loan(channel_of(self), tensor, timeout);
+        CORE_END_ASKING
+    }
     if (status)
         core_raise(state, status);
     else

@@ -292,6 +292,23 @@ def test_a_timeout_of_recv_is_kept_and_says_what_was_missing(q):
         q.recv(timeout=0, spin_us=100)
 
 
+def test_what_need_not_wait_does_not_hand_over_the_gil(q):
+    q.send(1), q.recv()
+    go, ran = threading.Event(), []
+    interval = sys.getswitchinterval()
+    other = in_thread(lambda: (go.wait(), ran.append(True)))
+    try:
+        sys.setswitchinterval(3600)  # the other thread runs when this one gives way, not before
+        go.set()
+        for _ in range(1000):
+            q.send(q.loan(3, "int8"))
+            q.recv()
+        assert not ran
+    finally:
+        sys.setswitchinterval(interval)
+    other.join()
+
+
 def test_one_that_waits_gets_the_message_others_send(q):
     receiver = in_thread(lambda: q.recv().item())
     q.send(7)

@@ -429,6 +429,48 @@ TEST(a_full_queue_times_out_and_an_empty_one_does) {
     end();
 }
 
+TEST(at_once_means_neither_the_daemon_nor_pages_nor_a_text) {
+    given_daemon();
+    tcx_channel_t *queue = open_channel(client, "q", 0, 1);
+    tcx_channel_options_t large = {.buffer_nbytes = 4 << 20};
+    int64_t few = COUNT, many = 1 << 20;
+    tcx_tensor_t *loans[2], *tensor;
+
+    EXPECT_EQ(TCX_TIMEOUT, tcx_channel_loan(queue, float32, 1, &few, TCX_AT_ONCE, &tensor));
+    EXPECT_EQ(0, look_at(queue).buffer_nbytes); /* it would have had to ask */
+    for (int i = 0; i < 2; i++) {
+        loans[i] = loan(queue, COUNT);
+    }
+    EXPECT_EQ(TCX_TIMEOUT, try_recv(queue, TCX_AT_ONCE));
+    EXPECT_OK(tcx_channel_send_loan(queue, loans[0], TCX_AT_ONCE));
+    EXPECT_EQ(TCX_TIMEOUT, tcx_channel_send_loan(queue, loans[1], TCX_AT_ONCE));
+    EXPECT_OK(try_recv(queue, TCX_AT_ONCE));
+    EXPECT_OK(tcx_channel_send_loan(queue, loans[1], TCX_AT_ONCE));
+    EXPECT_OK(try_recv(queue, TCX_AT_ONCE));
+
+    /* a message that it cannot open waits for the next call */
+    tcx_client_t *other = daemon_client(&own);
+    tcx_channel_t *sender = open_channel(other, "q", 0, 0);
+    tcx_tensor_t *reference = shared(other, 5, COUNT);
+    EXPECT_OK(tcx_channel_send(sender, tcx_tensor_array(reference), 20));
+    EXPECT_EQ(TCX_TIMEOUT, try_recv(queue, TCX_AT_ONCE));
+    EXPECT_EQ(TCX_TIMEOUT, try_recv(queue, TCX_AT_ONCE));
+    expect_next(queue, 5);
+    tcx_tensor_unref(reference);
+    tcx_tensor_unref(loans[0]);
+    tcx_tensor_unref(loans[1]);
+    tcx_channel_close(sender);
+    tcx_client_close(other);
+    tcx_channel_close(queue);
+
+    EXPECT_OK(tcx_channel_open(client, "large", &large, &queue));
+    EXPECT_EQ(TCX_TIMEOUT, tcx_channel_loan(queue, float32, 1, &many, TCX_AT_ONCE, &tensor));
+    EXPECT_OK(tcx_channel_loan(queue, float32, 1, &few, TCX_AT_ONCE, &tensor));
+    tcx_tensor_unref(tensor);
+    tcx_channel_close(queue);
+    end();
+}
+
 TEST(shutdown_ends_sending_and_receivers_get_what_is_left) {
     int64_t count = COUNT;
     tcx_tensor_t *tensor;

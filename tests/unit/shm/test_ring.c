@@ -255,8 +255,10 @@ TEST(who_keeps_the_lock_is_named_and_its_death_frees_it) {
     uint32_t buffer;
 
     given_client(&rig, 3);
-    ring_slice_ns = 1000000;
     EXPECT_EQ(RING_OK, ring_lock(&stopped, 0));
+    ring_slice_ns = 3600000000000; /* what waits for it does not come back */
+    EXPECT_EQ(RING_TIMED_OUT, ring_loan(&other, &(struct ring_wait){RING_AT_ONCE, 0}, &buffer));
+    ring_slice_ns = 1000000;
     EXPECT_EQ(RING_TIMED_OUT, ring_loan(&other, &at_once, &buffer));
     EXPECT_EQ(RING_AGAIN, ring_loan(&other, &for_ever, &buffer));
     ring_report(&other, NULL, 0, &report);
