@@ -1,4 +1,4 @@
-"""What only a device can show: 23 items, one line of JSON each (make check-gpu).
+"""What only a device can show: 24 items, one line of JSON each (make check-gpu).
 
     checkgpu.py [N]...
 

@@ -1,6 +1,7 @@
 """What the driver does with memory that is mapped by hand; no tensorcx."""
 
 import ctypes
+import itertools
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ from peer import Peer
 
 IPC_FLAGS = 1
 BLOCK = 2 * MIB
+CAPTURE_MODES = 0, 1, 2  # global, of the thread, relaxed
 
 
 class IpcHandle(ctypes.Structure):
@@ -318,13 +320,14 @@ def free_waits():
         kernels.prepare()
         memory, work, captured = cuda.allocate(BLOCK), cuda.stream_create(), cuda.stream_create()
         waited = {}
-        for nbytes in 1, BLOCK:
-            with cuda.capture(captured):
+        for nbytes, mode in itertools.product([1, BLOCK], CAPTURE_MODES):
+            with cuda.capture(captured, mode):
                 kernels.slow_fill(work, memory, BLOCK, 2, 200)
                 thread = threading.Thread(target=allocate_and_free, args=[nbytes])
                 thread.start()
                 thread.join()
-            waited[nbytes] = code_of(lambda: cuda.call("cuStreamQuery", c_void_p(work))) == 0
+            code = code_of(lambda: cuda.call("cuStreamQuery", c_void_p(work)))
+            waited[f"{nbytes} bytes, mode {mode}"] = code == 0
             cuda.stream_synchronize(work)
         cuda.free(memory)
     expect(all(waited.values()), f"cuMemFree has not waited: {waited}")

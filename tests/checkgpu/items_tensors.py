@@ -7,6 +7,7 @@ from ctypes import byref, c_size_t, c_void_p
 from pathlib import Path
 
 import cuda_driver as cuda
+import daemon as d
 import kernels
 import nvml
 from item import (
@@ -235,6 +236,24 @@ def reads_slowly(link):
         link.say()
         cuda.stream_synchronize(stream)
         link.say({"wrong": NBYTES - read.result().count(NEW)})
+
+
+@item(24, "a tensor that goes while a graph is captured")
+def release_during_capture():
+    with running_daemon(), cuda.current():
+        baseline = free_bytes()
+        tensor, stream = filled(OLD), cuda.stream_create()
+        before = committed()
+        with cuda.capture(stream):
+            del tensor
+            d.settle(lambda: committed() == 0, "the end of its memory")
+    expect(before >= NBYTES, "the tensor had no memory")
+    return {"seconds_to_free": settle_free(baseline)}
+
+
+def committed() -> int:
+    (device,) = cx.devices()[:1]
+    return device["committed_bytes"] + device["dying_bytes"]
 
 
 # ---------------------------------------------------------------------------------------- devices

@@ -37,7 +37,7 @@ def test_on_a_fake_device_every_item_passes_or_says_what_it_needs():
     with fakecuda.machine():
         lines, code = run()
     said = {line["item"]: line for line in map(json.loads, lines)}
-    assert list(said) == list(range(1, 24))
+    assert list(said) == list(range(1, 25))
     failed = {number: line["why"] for number, line in said.items() if line["result"] == "failed"}
     assert failed == {} and code == 0
     not_run = {number: line["why"] for number, line in said.items() if line["result"] == "not run"}
@@ -49,7 +49,7 @@ def test_without_a_device_each_item_says_so_by_name():
     lines, code = run(LD_LIBRARY_PATH=str(fakecuda.FOLDER / "broken"))
     assert lines.pop() == "no device: nothing was checked"
     said = [json.loads(line) for line in lines]
-    assert [line["item"] for line in said] == list(range(1, 24))
+    assert [line["item"] for line in said] == list(range(1, 25))
     assert {(line["result"], line["why"]) for line in said} == {("not run", "no device")}
     assert all(line["name"] for line in said)
     assert code == 0
