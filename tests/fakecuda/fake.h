@@ -20,6 +20,7 @@
 #pragma GCC visibility pop
 
 enum {
+    CUDA_ERROR_OPERATING_SYSTEM = 304,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
@@ -80,7 +81,7 @@ struct identity { /* of memory, in all processes */
     int number;
 };
 
-/* Its descriptor, or -1: device full. */
+/* Its descriptor, or -1 and errno: ENOMEM, the device is full; else the host is. */
 int ledger_create(const struct device *device, size_t nbytes, struct identity *ret_identity);
 int ledger_open(const struct identity *identity); /* -1: nobody has it, or it was freed */
 void ledger_free(

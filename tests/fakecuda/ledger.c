@@ -27,13 +27,16 @@ static void folder_path(char path[PATH_MAX]) {
     }
 }
 
-/* Nobody else changes the folder until it is closed. */
+/* Nobody else changes the folder until it is closed. -1: no descriptors are left. */
 static int folder_lock(void) {
     char path[PATH_MAX];
 
     folder_path(path);
     mkdir(path, 0700);
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0 && (errno == EMFILE || errno == ENFILE)) {
+        return -1;
+    }
     if (folder < 0 || flock(folder, LOCK_EX) < 0) {
         fprintf(stderr, "fakecuda: cannot use the folder %s: %s\n", path, strerror(errno));
         abort();
@@ -60,15 +63,14 @@ static size_t file_bytes(int folder, const char *name) {
     struct stat status = {0};
     int fd = openat(folder, name, O_RDWR | O_CLOEXEC);
 
-    if (fd < 0) {
-        return 0;
-    }
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
         unlinkat(folder, name, 0);
     } else {
-        fstat(fd, &status);
+        fstatat(folder, name, &status, 0);
     }
-    close(fd);
+    if (fd >= 0) {
+        close(fd);
+    }
     return (size_t)status.st_size;
 }
 
@@ -79,17 +81,15 @@ static size_t folder_used(int folder, const CUuuid *uuid) {
     DIR *dir = again < 0 ? NULL : fdopendir(again);
     const struct dirent *entry;
 
-    if (!dir) {
-        perror("fakecuda: cannot read its folder");
-        abort();
-    }
     file_prefix(uuid, prefix);
-    while ((entry = readdir(dir))) {
+    while (dir && (entry = readdir(dir))) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0) {
             used += file_bytes(folder, entry->d_name);
         }
     }
-    closedir(dir);
+    if (dir) {
+        closedir(dir);
+    }
     return used;
 }
 
@@ -114,7 +114,9 @@ int ledger_create(const struct device *device, size_t nbytes, struct identity *r
     int fd = -1;
 
     size_t used = folder_used(folder, &device->uuid);
-    if (used <= device->nbytes && nbytes <= device->nbytes - used) {
+    if (used > device->nbytes || nbytes > device->nbytes - used) {
+        errno = ENOMEM;
+    } else {
         do {
             identity.number = atomic_fetch_add(&number, 1);
             file_name(&identity, name);
@@ -128,7 +130,9 @@ int ledger_create(const struct device *device, size_t nbytes, struct identity *r
         fill(fd, FRESH, nbytes < FILL_MAX ? nbytes : FILL_MAX);
         *ret_identity = identity;
     }
-    close(folder);
+    if (folder >= 0) {
+        close(folder);
+    }
     return fd;
 }
 
@@ -151,8 +155,8 @@ void ledger_free(const struct identity *identity) {
 
     file_name(identity, name);
     size_t nbytes = file_bytes(folder, name);
-    if (nbytes > 0) {
-        int fd = openat(folder, name, O_RDWR | O_CLOEXEC);
+    int fd = nbytes > 0 ? openat(folder, name, O_RDWR | O_CLOEXEC) : -1;
+    if (fd >= 0) {
         fill(fd, POISON, nbytes);
         close(fd);
         snprintf(freed, sizeof freed, "%s:freed", name); /* counts until the last one closes it */

@@ -1,6 +1,7 @@
 /* Memory that is made, exported as a descriptor, and mapped at addresses that were reserved. */
 #include "fake.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -75,7 +76,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t nbytes,
     }
     int fd = ledger_create(device, nbytes, &identity);
     if (fd < 0) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return errno == ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : (CUresult)CUDA_ERROR_OPERATING_SYSTEM;
     }
     *ret_handle = handle_add(fd, nbytes, properties->location.id, exportable);
     return CUDA_SUCCESS;
@@ -111,7 +112,7 @@ CUresult cuMemExportToShareableHandle(void *ret_shared, CUmemGenericAllocationHa
         if (fd >= 0) {
             *(int *)ret_shared = fd;
         }
-        result = fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+        result = fd >= 0 ? CUDA_SUCCESS : (CUresult)CUDA_ERROR_OPERATING_SYSTEM;
     }
     pthread_rwlock_unlock(&memory_lock);
     return result;
@@ -133,7 +134,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret_handle
     }
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) {
-        return CUDA_ERROR_UNKNOWN;
+        return (CUresult)CUDA_ERROR_OPERATING_SYSTEM;
     }
     *ret_handle = handle_add(own, nbytes, device, 1);
     return CUDA_SUCCESS;

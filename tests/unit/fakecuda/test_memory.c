@@ -1,5 +1,6 @@
 /* The fake driver's memory: what it promises to the tests that rely on it. */
 #include <signal.h>
+#include <sys/resource.h>
 
 #include "fakecuda_fixture.h"
 #include "processes.h"
@@ -139,6 +140,18 @@ TEST(a_full_device_says_so) {
     close(fd);
     EXPECT_EQ(CUDA_SUCCESS, driver->create(&handle, 2 * BLOCK, &properties, 0));
     EXPECT_EQ(CUDA_SUCCESS, driver->release(handle));
+}
+
+TEST(without_a_free_descriptor_memory_is_an_error_and_not_full) {
+    CUmemGenericAllocationHandle handle;
+    struct rlimit before, none;
+
+    driver = given_context();
+    EXPECT_EQ(0, getrlimit(RLIMIT_NOFILE, &before));
+    none = (struct rlimit){0, before.rlim_max};
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &none));
+    EXPECT_EQ(304, driver->create(&handle, BLOCK, &properties, 0));
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &before));
 }
 
 TEST(odd_sizes_and_foreign_descriptors_are_refused) {
