@@ -133,7 +133,7 @@ static void begin(const struct devices *devices, unsigned number) {
     device->segments.store = &device->store;
     device->segments.worker = devices->worker;
     device->segments.device = (uint16_t)number;
-    device->segments.warm_ms = WARM_MS;
+    device->segments.warm_ms = bytes_least(devices->segments.warm_ms, WARM_MS);
     device->segments.capacity = capacity / device->store.unit * device->store.unit;
     segments_init(&device->segments);
     log_info("event=device.found device=%u uuid=%s mapping=%s bytes=%" PRIu64 " capacity=%" PRIu64

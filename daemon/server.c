@@ -228,7 +228,8 @@ static void init_devices(struct server *server) {
     server->devices = (struct devices){.segments = {.ready = &server->ready,
                                                     .failed = dispatch_shortage,
                                                     .now = now_of,
-                                                    .owner = server},
+                                                    .owner = server,
+                                                    .warm_ms = options->warm_ms},
                                        .worker = &server->cuda_worker,
                                        .mode = options->cuda,
                                        .capacity = options->cuda_capacity};

@@ -1,6 +1,7 @@
 """Forked children that a test runs a function in."""
 
 import contextlib
+import itertools
 import os
 import select
 import traceback
@@ -35,6 +36,12 @@ class Child:
             traceback.print_exc()
             return 1
         return 0
+
+    def close_others(self):
+        """In the child: closes what it has inherited, but for what it talks by."""
+        kept = sorted({0, 1, 2, self._reader, self._writer})
+        for below, above in itertools.pairwise([*kept, 1 << 16]):
+            os.closerange(below + 1, above)
 
     def say(self, text="."):
         os.write(self._writer, text.encode() + b"\n")

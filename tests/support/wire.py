@@ -76,7 +76,9 @@ class Reply:
         return self.fields[name]
 
 
-def desc(shape=(), dtype=FLOAT32, *, strides=None, byte_offset=0, flags=0, device=1, ndim=None):
+def desc(
+    shape=(), dtype=FLOAT32, *, strides=None, byte_offset=0, flags=0, device=1, index=0, ndim=None
+):
     """An encoded description; C order unless `strides` says otherwise. `ndim` may lie."""
     if strides is None:
         strides, step = [0] * len(shape), 1
@@ -87,6 +89,7 @@ def desc(shape=(), dtype=FLOAT32, *, strides=None, byte_offset=0, flags=0, devic
     head = DESC_HEAD.pack(
         dtype={"code": code, "bits": bits, "lanes": lanes},
         device_type=device,
+        device=index,
         flags=flags,
         ndim=len(shape) if ndim is None else ndim,
         byte_offset=byte_offset,
@@ -215,8 +218,15 @@ class Connection:
             os.close(fd)
         return reply
 
-    def alloc(self, nbytes: int) -> dict:
-        return self.call("ALLOC", nbytes=nbytes, device_type=1)["grant"]
+    def alloc(self, nbytes: int, device=0) -> dict:
+        kind = 2 if device else 1
+        return self.call("ALLOC", nbytes=nbytes, device_type=kind, device=device)["grant"]
+
+    def devices(self) -> list[dict]:
+        return unpack_all("wire_device", self.call("DEVICES").tail)
+
+    def unmap(self, *segments: int):
+        self.send("UNMAP", ids(segments))
 
     def map(self, segment: int) -> tuple[int, int]:
         """Size and descriptor (the caller's) of a segment."""

@@ -55,19 +55,20 @@ static int fake_trim(struct backing *backing, uint64_t offset, uint64_t nbytes) 
     return 0;
 }
 
-static const struct store fake = {.name = "fake",
-                                  .unit = 4096,
-                                  .step = 4 * MIB,
-                                  .trim_step = 64 * MIB,
-                                  .create = fake_create,
-                                  .commit = fake_commit,
-                                  .trim = fake_trim};
+static const struct store fake_store = {.name = "fake",
+                                        .unit = 4096,
+                                        .step = 4 * MIB,
+                                        .trim_step = 64 * MIB,
+                                        .create = fake_create,
+                                        .commit = fake_commit,
+                                        .trim = fake_trim};
 
 struct fixture {
     uv_loop_t loop;
     struct worker worker;
     struct list ready;
     struct segments segments;
+    struct segments *from; /* where tests take */
     uint64_t now_ms;
     unsigned user;            /* takes */
     struct shortage shortage; /* the last one told */
@@ -97,7 +98,7 @@ static void setup(struct fixture *f, uint64_t capacity, uint64_t machine) {
     uv_loop_init(&f->loop);
     list_init(&f->ready);
     f->worker = (struct worker){.loop = &f->loop};
-    f->segments = (struct segments){.store = &fake,
+    f->segments = (struct segments){.store = &fake_store,
                                     .worker = &f->worker,
                                     .ready = &f->ready,
                                     .failed = on_failed,
@@ -107,6 +108,7 @@ static void setup(struct fixture *f, uint64_t capacity, uint64_t machine) {
                                     .capacity = capacity,
                                     .warm_ms = 1000};
     segments_init(&f->segments);
+    f->from = &f->segments;
 }
 
 /* Everything must be free by now. */
@@ -121,7 +123,7 @@ static void teardown(struct fixture *f) {
 static struct range *try_take(struct fixture *f, uint64_t nbytes, struct waiter *waiter) {
     struct range *range = malloc(sizeof *range);
     struct waitlist *wait;
-    int r = segments_take(&f->segments, f->user, nbytes, range, &wait, &f->shortage);
+    int r = segments_take(f->from, f->user, nbytes, range, &wait, &f->shortage);
 
     if (r == STATUS_OK) {
         return range;
