@@ -46,8 +46,8 @@ void ring_watch(struct ring *ring, bool watched) {
     uint32_t *word = &ring->control->watched;
 
     if (__atomic_load_n(word, __ATOMIC_RELAXED) != watched) {
-        __atomic_store_n(word, watched, __ATOMIC_SEQ_CST);
-        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        __atomic_exchange_n(word, watched, __ATOMIC_SEQ_CST);
+        event_fence();
     }
 }
 
