@@ -24,17 +24,18 @@ static void folder_path(char path[PATH_MAX]) {
         snprintf(path, PATH_MAX, "%s", folder);
     } else {
         snprintf(path, PATH_MAX, "/dev/shm/fakecuda-%d", (int)getuid());
+        mkdir(path, 0700);
     }
 }
 
-/* Nobody else changes the folder until it is closed. -1: no descriptors are left. */
+/* Nobody else changes the folder until it is closed. -1: no descriptors are left, or a test has
+ * removed it, and this process has outlived the test. */
 static int folder_lock(void) {
     char path[PATH_MAX];
 
     folder_path(path);
-    mkdir(path, 0700);
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0 && (errno == EMFILE || errno == ENFILE)) {
+    if (folder < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOENT)) {
         return -1;
     }
     if (folder < 0 || flock(folder, LOCK_EX) < 0) {

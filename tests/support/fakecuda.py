@@ -37,10 +37,11 @@ def machine(devices: str = "2", *, patience=20, **extra: str):
     """Two devices of 1 GiB, here and in what is started; yields where their memory lies."""
     folder = Path(tempfile.mkdtemp(prefix="fakecuda-", dir="/dev/shm"))
     ctypes.CDLL(str(LIBRARY))  # from now on this is libcuda.so.1 here
+    before = os.environ.get("FAKECUDA_DIR")
+    os.environ["FAKECUDA_DIR"] = str(folder)  # also later: threads of the library outlive a test
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         patch.setenv("LD_LIBRARY_PATH", str(FOLDER))
-        patch.setenv("FAKECUDA_DIR", str(folder))
         patch.setenv("FAKECUDA_DEVICES", devices)
         for name, value in extra.items():
             patch.setenv(name, value)
@@ -52,6 +53,8 @@ def machine(devices: str = "2", *, patience=20, **extra: str):
                 raise AssertionError(f"memory left on a device: {holders(folder)}") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            if before and Path(before).exists():
+                os.environ["FAKECUDA_DIR"] = before
 
 
 @pytest.fixture(scope="module")
