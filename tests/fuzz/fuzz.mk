@@ -32,15 +32,15 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o
 	$(Q)$(CC) $(LINK) -fsanitize=fuzzer -o $@ $^ $(LIBRARIES) -lpthread -ldl -lrt
 
 .PHONY: fuzz fuzz-smoke fuzz-run
-fuzz-run: $(FUZZ:%=$(BUILD)/fuzz/%)
+fuzz-run: $(FUZZ:%=$(BUILD)/fuzz/%) $(FAKE)/libcuda.so.1
 	@rm -rf $(BUILD)/seeds; PYTHONPATH=tests/support $(PYTHON) tests/fuzz/seeds.py $(BUILD)/seeds
 	@set -e; for t in $(FUZZ); do mkdir -p $(BUILD)/corpus/$$t; \
-	    $(BUILD)/fuzz/$$t $(FUZZ_FLAGS) -artifact_prefix=$(BUILD)/$$t- $(BUILD)/corpus/$$t $(BUILD)/seeds/$$t \
+	    LD_LIBRARY_PATH=$(FAKE) $(BUILD)/fuzz/$$t $(FUZZ_FLAGS) -artifact_prefix=$(BUILD)/$$t- $(BUILD)/corpus/$$t $(BUILD)/seeds/$$t \
 	        >$(BUILD)/$$t.log 2>&1 || { cat $(BUILD)/$$t.log; exit 1; }; \
 	    echo "== $$t: $$(tail -n 1 $(BUILD)/$$t.log)"; done
 
 ## fuzz: random input for everything that reads what others have written, 15 minutes; fuzz-smoke: one minute
 fuzz fuzz-smoke:
 	./bootstrap tools
-	$(MAKE) BUILD=build/fuzz CC=clang SANITIZE=address,undefined,fuzzer-no-link CFLAGS='-O1 -g' \
+	$(MAKE) BUILD=build/fuzz CC=clang SANITIZE=address,undefined,fuzzer-no-link CFLAGS='-O1 -g' WERROR=-Werror \
 	    fuzz-run $(if $(filter fuzz-smoke,$@),FUZZ_SECONDS=10)

@@ -1,12 +1,15 @@
 /*
  * fuzz_daemon.c - what clients send: a daemon in this process, three clients at the other ends of
- * socketpairs
+ * socketpairs, and a CUDA device (tests/fakecuda)
  *
- * An input is a list of steps: kind, client, size (2 bytes), so many bytes. Whatever comes, the
+ * An input is a byte of bits (1: nobody has said HELLO, 2: cuda=ipc) and a list of steps: kind,
+ * client, size (2 bytes), so many bytes. Whatever comes, the
  * daemon answers by its own rules, and at its end nothing is left (server_run() asserts that).
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -72,10 +75,13 @@ int __wrap_inotify_init1(int flags) {
 }
 
 static void remove_folder(void) {
-    char path[64];
+    struct dirent *entry;
+    DIR *all = opendir(folder);
 
-    snprintf(path, sizeof path, "%s/d.lock", folder);
-    unlink(path);
+    while ((entry = readdir(all))) {
+        (void)unlinkat(dirfd(all), entry->d_name, 0);
+    }
+    closedir(all);
     rmdir(folder);
 }
 
@@ -95,6 +101,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     r = log_open("/dev/null");
     assert(r == 0);
     log_set_level(LOG_DEBUG);
+    setenv("FAKECUDA_DIR", folder, 1);
+    setenv("FAKECUDA_DEVICES", "00000000000000000000000000000001:8388608:vfr", 1);
     return 0;
 }
 
@@ -149,14 +157,30 @@ static void read_replies(struct peer *peer) {
     }
 }
 
-/* Lets the daemon do all it can; what waits for memory gets or misses it. */
+static bool is_busy(void) {
+    bool busy = server.devices.state == DEVICES_LOADING || commit_is_busy(&server.segments);
+
+    for (unsigned i = 0; i < server.devices.count; i++) {
+        busy = busy || commit_is_busy(&server.devices.all[i].segments);
+    }
+    return busy;
+}
+
+/* Lets the daemon do all it can; who waits for memory mostly gets it. */
 static void turn(void) {
-    do {
-        uv_run(server.uv, commit_is_busy(&server.segments) ? UV_RUN_ONCE : UV_RUN_NOWAIT);
-        for (int i = 0; i < CLIENTS; i++) {
-            read_replies(&peers[i]);
+    enum { ROUNDS = 100, PAUSE_US = 100 };
+    bool busy = true;
+
+    for (int i = 0; i < ROUNDS && busy && !server.stopping; i++) {
+        uv_run(server.uv, UV_RUN_NOWAIT);
+        for (int k = 0; k < CLIENTS; k++) {
+            read_replies(&peers[k]);
         }
-    } while (!server.stopping && commit_is_busy(&server.segments));
+        busy = is_busy();
+        if (busy) {
+            usleep(PAUSE_US);
+        }
+    }
 }
 
 /* --------------------------------------------------------------------------------------- steps */
@@ -294,8 +318,10 @@ static void start(void) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     struct input input = {data, nbytes};
 
+    uint64_t first = input_number(&input, 1);
+    options.cuda = first & 2 ? "ipc" : "vmm";
     start();
-    if (input_number(&input, 1) == 0) { /* else they have to say HELLO themselves */
+    if (!(first & 1)) { /* else they have to say HELLO themselves */
         for (int i = 0; i < CLIENTS; i++) {
             greet(&peers[i]);
         }

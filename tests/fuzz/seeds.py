@@ -16,6 +16,8 @@ from wire_table import MESSAGES, STRUCTS
 ORDER = sorted(MESSAGES, key=lambda name: MESSAGES[name].opcode)  # as in messages.def
 MESSAGE, BYTES, DESCRIPTORS, SCRIBBLE, TURN_DEAF, HANG_UP = range(6)
 
+ON_DEVICE = 1 << 56  # of a segment's id, on the first one
+
 
 def sized(data: bytes) -> bytes:
     return struct.pack("=H", len(data)) + data
@@ -63,6 +65,13 @@ def daemon() -> Iterator[bytes]:
     yield alloc * 2 + request("ATTACH", wire.ids([1]), storage=2) + request("RELEASE", release)
     yield alloc + request("TICKET", storage=1) + request("REDEEM", ticket=1, storage=1, client=1)
     yield alloc + request("ALIVE", two) + request("UNMAP", two) + request("DEVICES")
+    for nbytes in 5000, 3 << 20:
+        there = request("DEVICES") + request("ALLOC", nbytes=nbytes, device_type=2, device=1) * 2
+        yield there + request("MAP", segment=ON_DEVICE + 1) * 2 + request("TICKET", storage=1)
+        yield there + request("RELEASE", release) + request("UNMAP", wire.ids([ON_DEVICE + 1]))
+        yield there + request("MAP", segment=ON_DEVICE + 1) + step(b"", kind=HANG_UP) + there
+        yield there + publish + request("GET", b"n", client=1) + step(b"", kind=HANG_UP, client=1)
+    yield request("JOIN", b"q", flags=4, buffer_nbytes=64, device=1) + request("CHANNELS")
     page = step(bytes([1, 0]) + body("FORK"), kind=DESCRIPTORS)
     yield alloc + page + request("RELEASE", release) + step(b"", kind=HANG_UP)
     yield join + join + request("BUFFERS", channel=1) + request("CHANNELS")
@@ -82,6 +91,12 @@ def daemon() -> Iterator[bytes]:
     yield join + step(words, kind=SCRIBBLE) + request("RETURN", channel=1) + request("CHANNELS")
     yield request("STATS") + request("CLIENTS") + request("STOP")
     yield step(wire.frame("HELLO", b"fuzz", number=1, **wire.HELLO), kind=BYTES)
+
+
+def daemons() -> Iterator[bytes]:
+    """With each way to own memory on a device."""
+    for kind in b"\0", b"\2":
+        yield from (kind + steps for steps in daemon())
 
 
 # ------------------------------------------------------------------------------------ fuzz_reply
@@ -194,7 +209,7 @@ def text() -> Iterator[bytes]:
 
 
 TARGETS = {
-    "daemon": daemon,
+    "daemon": daemons,
     "reply": replies,
     "index": index,
     "ring": ring,
@@ -208,7 +223,7 @@ def main(folder: Path) -> None:
         place = folder / f"fuzz_{target}"
         place.mkdir(parents=True, exist_ok=True)
         for number, data in enumerate(inputs()):
-            (place / f"seed-{number}").write_bytes((b"\0" if target == "daemon" else b"") + data)
+            (place / f"seed-{number}").write_bytes(data)
 
 
 if __name__ == "__main__":
