@@ -8,6 +8,7 @@
 #include "device_list.h"
 #include "error.h"
 #include "name.h"
+#include "ring_cursor.h"
 #include "storage.h"
 
 _Static_assert((int)TCX_CHANNEL_TOPIC == (int)JOIN_TOPIC, "the same flags");
@@ -230,12 +231,22 @@ static int may_wait(const struct channel_call *call) {
     return session_is_alive(session) ? STATUS_OK : session_error_lost(session);
 }
 
+static int error_broken(const struct tcx_channel *channel) {
+    return error(STATUS_INTERNAL,
+                 "somebody has written nonsense into %s \"%s\", which cannot be used any more: "
+                 "delete it, and make it anew",
+                 channel_kind(channel), channel->name);
+}
+
 /* The handle was closed, or a daemon that is told to end takes all seats back. */
 static int error_not_in(const struct channel_call *call) {
     const struct tcx_channel *channel = call->channel;
 
     if (seat_is_closed(call->seat)) {
         return error_closed(channel);
+    }
+    if (ring_own_state(&call->seat->ring) != RING_LEFT) {
+        return error_broken(channel);
     }
     return session_is_alive(call->seat->session)
                ? error(STATUS_LOST, "tensorcxd is ending, and has taken %s \"%s\" back",
@@ -246,13 +257,16 @@ static int error_not_in(const struct channel_call *call) {
 static int error_of(const struct channel_call *call, enum ring_result result) {
     const struct tcx_channel *channel = call->channel;
 
-    if (result == RING_TIMED_OUT && channel_is_at_once(call)) {
-        return STATUS_TIMEOUT;
-    }
     switch (result) {
-    case RING_TIMED_OUT: /* also of a program that never waits, only tries again and again */
-        return session_is_alive(call->seat->session) ? channel_error_timeout(call)
-                                                     : session_error_lost(call->seat->session);
+    case RING_TIMED_OUT:
+    case RING_LOCKED:
+        if (channel_is_at_once(call)) {
+            return STATUS_TIMEOUT;
+        }
+        /* also of a program that never waits, only tries again and again */
+        return session_is_alive(call->seat->session)
+                   ? channel_error_timeout(call, result == RING_LOCKED)
+                   : session_error_lost(call->seat->session);
     case RING_CLOSED:
         return error(STATUS_CLOSED, "%s \"%s\" has been shut down%s", channel_kind(channel),
                      channel->name, call->verb == CHANNEL_RECV ? ", and nothing is left" : "");
@@ -263,10 +277,7 @@ static int error_of(const struct channel_call *call, enum ring_result result) {
                      "somebody has written nonsense into %s \"%s\": a message is skipped",
                      channel_kind(channel), channel->name);
     default:
-        return error(STATUS_INTERNAL,
-                     "somebody has written nonsense into %s \"%s\", which cannot be used any more: "
-                     "delete it, and make it anew",
-                     channel_kind(channel), channel->name);
+        return error_broken(channel);
     }
 }
 

@@ -30,6 +30,7 @@ struct channel_call {
     struct seat *seat;           /* borrowed: lasts as long as the call */
     enum channel_verb verb;      /* what the caller wants */
     double timeout;              /* as the caller gave it */
+    int has_buffer;              /* of those in use one is what it sends */
     struct ring_wait wait;
 };
 
@@ -48,7 +49,8 @@ static inline int channel_is_at_once(const struct channel_call *call) {
  * May call the application, and ask the daemon who is in the way. */
 int channel_goes_on(const struct channel_call *call, enum ring_result result, int *ret_status);
 
-/* channel_report.c: STATUS_TIMEOUT, and who is in the way. */
-int channel_error_timeout(const struct channel_call *call);
+/* channel_report.c: STATUS_TIMEOUT, and who is in the way. `is_locked`: somebody has the lock, who
+ * is not waited for any longer. */
+int channel_error_timeout(const struct channel_call *call, int is_locked);
 
 const char *channel_kind(const struct tcx_channel *channel);

@@ -18,11 +18,11 @@ enum { NAMED_MAX = 4 }; /* in a text */
 
 /* A look at the ring. A seat that was the parent's takes no lock: it would be in the parent's name.
  */
-static void look(const struct seat *seat, struct ring_holder *holders, size_t max,
+static void look(const struct seat *seat, int is_locked, struct ring_holder *holders, size_t max,
                  struct ring_report *ret_report) {
     struct ring view = seat->ring;
 
-    if (seat->session->is_parents) {
+    if (is_locked || seat->session->is_parents) {
         view.client = 0;
     }
     ring_report(&view, holders, max, ret_report);
@@ -44,7 +44,7 @@ void tcx_channel_info(tcx_channel_t *channel, tcx_channel_info_t *ret_info) {
     struct ring_report report;
     uint32_t readers = count_state(ring, RING_SUBSCRIBED);
 
-    look(seat, NULL, 0, &report);
+    look(seat, 0, NULL, 0, &report);
     *ret_info = (tcx_channel_info_t){
         .name = channel->name,
         .flags = ring->shape.flags,
@@ -140,7 +140,7 @@ int tcx_channel_holders(tcx_channel_t *channel, tcx_holder_fn fn, void *context)
     if (!walk.holders) {
         r = error_plain(STATUS_OUT_OF_MEMORY);
     } else {
-        look(call.seat, walk.holders, max, &report);
+        look(call.seat, 0, walk.holders, max, &report);
         walk.count = report.nholders < max ? report.nholders : max;
         r = daemon_peers(call.seat->session, 0, 0, report_peer, &walk);
     }
@@ -190,16 +190,25 @@ static void add_client(struct text *text, const struct channel_call *call, uint6
 static void add_holders(struct text *text, const struct channel_call *call,
                         const struct ring_holder *holders, const struct ring_report *report) {
     uint32_t n = report->nholders < NAMED_MAX ? report->nholders : NAMED_MAX;
+    const char *separator = ":";
 
     for (uint32_t i = 0; i < n; i++) {
-        add(text, "%s ", i ? ";" : ":");
-        add_client(text, call, holders[i].client);
-        if (holders[i].holds > 0) {
-            add(text, " has %u buffers", holders[i].holds);
+        struct ring_holder holder = holders[i];
+        if (call->has_buffer && holder.member == call->seat->ring.member && holder.holds > 0) {
+            holder.holds--; /* is not in the way */
         }
-        if (holders[i].behind > 0) {
-            add(text, "%s has yet to receive %u messages", holders[i].holds ? " and" : "",
-                holders[i].behind);
+        if (holder.holds == 0 && holder.behind == 0) {
+            continue;
+        }
+        add(text, "%s ", separator);
+        separator = ";";
+        add_client(text, call, holder.client);
+        if (holder.holds > 0) {
+            add(text, " has %u buffers", holder.holds);
+        }
+        if (holder.behind > 0) {
+            add(text, "%s has yet to receive %u messages", holder.holds ? " and" : "",
+                holder.behind);
         }
     }
     if (report->nholders > n) {
@@ -228,13 +237,13 @@ static void add_why(struct text *text, const struct channel_call *call,
     }
 }
 
-int channel_error_timeout(const struct channel_call *call) {
+int channel_error_timeout(const struct channel_call *call, int is_locked) {
     static const char *const verbs[] = {"loan", "send", "recv"};
     struct ring_holder holders[NAMED_MAX];
     struct ring_report report;
     struct text text = {.length = 0};
 
-    look(call->seat, holders, NAMED_MAX, &report);
+    look(call->seat, is_locked, holders, NAMED_MAX, &report);
     add(&text, "%s on %s \"%s\"", verbs[call->verb], channel_kind(call->channel),
         call->channel->name);
     if (call->timeout > 0) {

@@ -32,12 +32,24 @@ static int loan_buffer(const struct channel_call *call, uint32_t *ret_buffer) {
 }
 
 static int send_buffer(const struct channel_call *call, uint32_t buffer) {
+    struct channel_call sending = *call;
     enum ring_result result;
     int r;
 
+    sending.has_buffer = 1;
     do {
-        result = ring_send(&call->seat->ring, &call->wait, buffer);
-    } while (channel_goes_on(call, result, &r));
+        result = ring_send(&sending.seat->ring, &sending.wait, buffer);
+    } while (channel_goes_on(&sending, result, &r));
+    return r;
+}
+
+/* Who does not wait is told so before anything is copied. */
+static int check_room(const struct channel_call *call) {
+    int r = STATUS_OK;
+
+    if (call->wait.deadline_ns == 0 && !ring_has_room(&call->seat->ring)) {
+        channel_goes_on(call, RING_TIMED_OUT, &r);
+    }
     return r;
 }
 
@@ -312,10 +324,11 @@ int tcx_channel_send(tcx_channel_t *channel, const tcx_array_t *source, double t
     if (r != STATUS_OK) {
         return r;
     }
-    if (source->ndim > CHANNEL_NDIM_MAX) {
+    r = check_room(&call);
+    if (r == STATUS_OK && source->ndim > CHANNEL_NDIM_MAX) {
         const tcx_item_t item = {.path = (const char *const[]){""}, .depth = 1, .array = source};
         r = send_items(&call, &item, 1, 1);
-    } else {
+    } else if (r == STATUS_OK) {
         r = send_array(&call, source, nbytes);
     }
     channel_end(&call);
@@ -327,10 +340,14 @@ int tcx_channel_send_bundle(tcx_channel_t *channel, const tcx_item_t *items, siz
     struct channel_call call;
     int r = begin(&call, channel, CHANNEL_SEND, timeout);
 
+    if (r != STATUS_OK) {
+        return r;
+    }
+    r = check_room(&call);
     if (r == STATUS_OK) {
         r = send_items(&call, items, count, 0);
-        channel_end(&call);
     }
+    channel_end(&call);
     return r;
 }
 

@@ -33,6 +33,7 @@ enum ring_result {
     RING_OK = 0,
     RING_AGAIN,     /* not yet: look at signals and at the daemon, then call again */
     RING_TIMED_OUT, /* the deadline is over; ring_report() tells who is in the way */
+    RING_LOCKED,    /* the same, and somebody had the lock all the while */
     RING_CLOSED,    /* loan, send: closed; recv: closed, and nothing is left */
     RING_NOT_IN,    /* this member has left; recv on a topic: or has not subscribed */
     RING_BAD,       /* recv: the next message made no sense and is skipped */
@@ -94,14 +95,18 @@ void *ring_desc(const struct ring *ring, uint32_t buffer);
 /* --------------------------------------------------------------------------------- participants */
 
 /* A free buffer, the caller's to write until it sends or releases it.
- * OK, AGAIN, TIMED_OUT, CLOSED, NOT_IN, BROKEN. */
+ * OK, AGAIN, TIMED_OUT, LOCKED, CLOSED, NOT_IN, BROKEN. */
 enum ring_result ring_loan(struct ring *ring, const struct ring_wait *wait, uint32_t *ret_buffer);
 
 /* Sends a loaned buffer; when that fails the buffer still is the caller's. A full ring waits, or
- * drops its oldest. OK, AGAIN, TIMED_OUT, CLOSED, NOT_IN, BROKEN. */
+ * drops its oldest. OK, AGAIN, TIMED_OUT, LOCKED, CLOSED, NOT_IN, BROKEN. */
 enum ring_result ring_send(struct ring *ring, const struct ring_wait *wait, uint32_t buffer);
 
-/* The next message, or with `latest` the newest. OK, AGAIN, TIMED_OUT, CLOSED, NOT_IN, BAD, BROKEN.
+/* A hint: whether a send would have nothing to wait for. */
+bool ring_has_room(const struct ring *ring);
+
+/* The next message, or with `latest` the newest. OK, AGAIN, TIMED_OUT, LOCKED, CLOSED, NOT_IN, BAD,
+ * BROKEN.
  */
 enum ring_result ring_recv(struct ring *ring, const struct ring_wait *wait, bool latest,
                            struct ring_message *ret_message);
@@ -110,7 +115,7 @@ enum ring_result ring_recv(struct ring *ring, const struct ring_wait *wait, bool
 bool ring_release(struct ring *ring, uint32_t buffer);
 
 /* Topics: from the next message on, or with `latest` from the last one. OK, AGAIN, TIMED_OUT,
- * NOT_IN (it is subscribed, or has left), BROKEN. */
+ * LOCKED, NOT_IN (it is subscribed, or has left), BROKEN. */
 enum ring_result ring_subscribe(struct ring *ring, uint64_t deadline_ns, bool latest);
 
 /* Sends and receives no more: calls that wait return NOT_IN. What it holds stays held. Then tell

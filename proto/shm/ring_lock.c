@@ -54,7 +54,7 @@ static enum ring_result sleep_for_lock(struct ring *ring, uint64_t deadline_ns) 
                 __atomic_store_n(&ring->broken, 1, __ATOMIC_RELAXED);
                 return RING_BROKEN;
             }
-            return deadline_ns <= ring_now() ? RING_TIMED_OUT : RING_AGAIN;
+            return deadline_ns <= ring_now() ? RING_LOCKED : RING_AGAIN;
         }
     }
     return RING_OK;

@@ -8,7 +8,7 @@
 
 #include "ring.h"
 
-/* OK; AGAIN after a slice or a signal, TIMED_OUT when the deadline is over as well (0 waits a
+/* OK; AGAIN after a slice or a signal, LOCKED when the deadline is over as well (0 waits a
  * slice: the lock is held for less than that, unless its owner is stopped; what is over already
  * waits only as long as an owner who runs needs); BROKEN, also when it is nobody's. */
 enum ring_result ring_lock(struct ring *ring, uint64_t deadline_ns);

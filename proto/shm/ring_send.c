@@ -154,6 +154,10 @@ static bool room_is_likely(const struct ring *ring) {
     return is_closed(ring) || !ring_span(ring, &span) || !span_full(ring, &span);
 }
 
+bool ring_has_room(const struct ring *ring) {
+    return (ring->shape.flags & RING_DROP_OLDEST) || room_is_likely(ring);
+}
+
 enum ring_result ring_send(struct ring *ring, const struct ring_wait *wait, uint32_t buffer) {
     struct ring_control *control = ring->control;
     const struct ring_quest quest = {&control->room_event, look_for_room, room_is_likely};

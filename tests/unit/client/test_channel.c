@@ -417,9 +417,13 @@ TEST(a_full_queue_times_out_and_an_empty_one_does) {
     send_number(queue, 1);
     send_number(queue, 2);
     EXPECT_EQ(TCX_TIMEOUT, try_send(queue, 3, COUNT, 0));
+    tcx_tensor_t *unused = loan(queue, COUNT);
+    EXPECT_TRUE(floats_of(unused)[0] != 3); /* who does not wait does not copy, either */
+    tcx_tensor_unref(unused);
     EXPECT_EQ(TCX_TIMEOUT, try_send(queue, 3, COUNT, 0.01));
     expect_text("it is full, 2 of 2 messages wait to be received");
-    EXPECT_EQ(0, holders_of(queue).buffers); /* the copies are given back */
+    EXPECT_TRUE(!strstr(tcx_error(), "which is this one")); /* its copy is not in the way */
+    EXPECT_EQ(0, holders_of(queue).buffers);                /* the copies are given back */
     expect_next(queue, 1);
     send_number(queue, 3);
     expect_next(queue, 2);

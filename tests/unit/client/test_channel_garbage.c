@@ -37,6 +37,22 @@ static void expect_refused(tcx_channel_t *channel, int status) {
     EXPECT_EQ(0, holders_of(channel).buffers);
 }
 
+TEST(a_subscription_whose_state_is_nonsense_says_so) {
+    given_daemon();
+    tcx_channel_t *topic = open_channel(client, "t", TCX_CHANNEL_TOPIC, 2);
+    tcx_channel_t *reader = subscribe(topic, 0);
+    struct ring *ring = ring_of(reader);
+    send_number(topic, 1);
+    for (uint32_t state = 0; state <= 77; state += 77) {
+        __atomic_store_n(&ring->members[ring->member].state, state, __ATOMIC_RELEASE);
+        EXPECT_EQ(TCX_INTERNAL, try_recv(reader, 0));
+        expect_text("nonsense into subscription to topic \"t\"");
+    }
+    tcx_channel_close(reader);
+    tcx_channel_close(topic);
+    end();
+}
+
 TEST(descriptions_that_lie_are_an_error_for_their_receiver_only) {
     struct channel_desc desc;
 
