@@ -255,11 +255,16 @@ int device_wait(struct device *device, intptr_t stream) {
  * well: "managing memory allocations using cudaMalloc and cudaFree causes the GPU to synchronize
  * across all executing CUDA streams" (CUDA programming guide, stream-ordered memory allocator). A
  * full device has no memory for that, so there it is the former. */
-static CUresult settle(const struct cuda_driver *driver) {
-    CUdeviceptr token;
-
-    return driver->alloc(&token, 1) == CUDA_SUCCESS ? driver->free(token)
-                                                    : driver->context_synchronize();
+static CUresult settle(const struct cuda_driver *driver, struct device *device) {
+    if (!device->token && driver->alloc(&device->token, 1) != CUDA_SUCCESS) {
+        device->token = 0;
+        return driver->context_synchronize();
+    }
+    CUresult result = driver->free(device->token);
+    if (result == CUDA_SUCCESS) {
+        device->token = 0;
+    }
+    return result;
 }
 
 int device_settle(struct device *device) {
@@ -268,7 +273,7 @@ int device_settle(struct device *device) {
     const struct cuda_driver *driver = enter(device, &status, &result);
 
     if (driver) {
-        result = settle(driver);
+        result = settle(driver, device);
         device_leave(driver);
     }
     return result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED ||

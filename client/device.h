@@ -24,6 +24,7 @@ struct device {
     CUdevice handle;
     CUuuid uuid;
     _Atomic(CUcontext) context; /* retained; NULL: not yet */
+    CUdeviceptr token;          /* device_settle()'s: a byte that is yet to be freed; 0: none */
 };
 
 /* The device that users name; *ret_device is NULL for the CPU. STATUS_DEVICE (no driver, not so
@@ -52,7 +53,7 @@ int device_error(const struct device *device, CUresult result, const char *what)
  * process. NULL: nothing to wait for. STATUS_DEVICE, STATUS_INVALID. */
 int device_wait(struct device *device, intptr_t stream);
 
-/* Waits for all work of this process, on a thread in relaxed capture mode; also in a lost context
- * or an ending process, where there is none any more. 0: the driver does not let us, try again
- * later. */
+/* Waits for all work of this process, on the one thread that reclaims, in relaxed capture mode;
+ * also in a lost context or an ending process, where there is none any more. 0: the driver does not
+ * let us, try again later. */
 int device_settle(struct device *device);

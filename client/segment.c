@@ -198,7 +198,8 @@ void segment_leave(struct segment *segment) {
 /* Takes one that is to be unmapped out of the session; NULL: none. *ret_due: when the next will be.
  * Lock held. */
 static struct segment *take_idle(struct session *session, int64_t *ret_due) {
-    int64_t idle_ns = atomic_load(&session->is_dead) ? 0 : IDLE_NS;
+    int is_over = atomic_load(&session->is_dead) || atomic_load(&session->refs) == 1;
+    int64_t idle_ns = is_over ? 0 : IDLE_NS;
     int64_t now = clock_now();
 
     *ret_due = 0;

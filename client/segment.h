@@ -51,10 +51,10 @@ void segments_doom_unused(struct session *session);
 /* One storage less in it. Lock held. */
 void segment_leave(struct segment *segment);
 
-/* Unmaps those on devices that have been idle for a second (all idle ones if the session is dead),
- * and tells the daemon. Returns when to look again; FOREVER: when a storage is let go; 0: none is
- * left, and the session is watched no more. No lock; all work on their devices is done. Only
- * reclaim.c calls it. */
+/* Unmaps those on devices that have been idle for a second (all idle ones of a session that is
+ * dead, or nobody else's any more), and tells the daemon. Returns when to look again; FOREVER: when
+ * a storage is let go; 0: none is left, and the session is watched no more. No lock; all work on
+ * their devices is done. Only reclaim.c calls it. */
 int64_t segments_tidy_devices(struct session *session);
 
 /* Unmaps a list. No lock. */

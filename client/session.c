@@ -19,6 +19,7 @@
 #include "log.h"
 #include "messages.h"
 #include "outbox.h"
+#include "reclaim.h"
 #include "segment.h"
 #include "storage.h"
 
@@ -97,8 +98,15 @@ struct session *session_ref(struct session *session) {
 }
 
 void session_unref(struct session *session) {
-    if (session && atomic_fetch_sub_explicit(&session->refs, 1, memory_order_acq_rel) == 1) {
+    if (!session) {
+        return;
+    }
+    int is_watched = atomic_load_explicit(&session->is_watched, memory_order_relaxed);
+    int refs = atomic_fetch_sub_explicit(&session->refs, 1, memory_order_acq_rel);
+    if (refs == 1) {
         destroy(session);
+    } else if (refs == 2 && is_watched) {
+        reclaim_wake(); /* nobody else has it any more */
     }
 }
 

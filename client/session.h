@@ -80,7 +80,7 @@ struct session {
     struct device_list *_Atomic devices; /* owned; NULL: not asked yet */
 
     /* reclaim.c */
-    int is_watched; /* has segments on devices: reclaim.c has a reference */
+    atomic_int is_watched; /* has segments on devices: reclaim.c has a reference */
     struct session *next_watched;
 
     /* segment.c */

@@ -36,7 +36,7 @@ TEST_BOTH(zeros_are_zero_and_empty_can_be_written) {
     EXPECT_TRUE(tcx_is_shared(client, tcx_tensor_array(empty)->data, 4));
     tcx_tensor_unref(zeros);
     tcx_tensor_unref(empty);
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST_BOTH(copies_go_from_anywhere_to_anywhere) {
@@ -57,7 +57,7 @@ TEST_BOTH(copies_go_from_anywhere_to_anywhere) {
     EXPECT_EQ(42, packed[42]);
     tcx_tensor_unref(still);
     tcx_tensor_unref(back);
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST(strided_memory_of_the_cpu_is_packed_and_of_a_device_refused) {
@@ -81,7 +81,7 @@ TEST(strided_memory_of_the_cpu_is_packed_and_of_a_device_refused) {
     EXPECT_TRUE(strstr(tcx_error(), "make it contiguous") != NULL);
     EXPECT_EQ(TCX_EXCHANGE, tcx_put(client, "x", &there, NULL, NULL));
     tcx_tensor_unref(tensor);
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST_BOTH(tensors_without_elements_have_a_device) {
@@ -98,7 +98,7 @@ TEST_BOTH(tensors_without_elements_have_a_device) {
     tcx_tensor_unref(got);
     tcx_tensor_unref(tensor);
     EXPECT_OK(tcx_delete(client, "none"));
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST(more_than_the_device_has_is_out_of_memory_with_numbers) {
@@ -109,7 +109,7 @@ TEST(more_than_the_device_has_is_out_of_memory_with_numbers) {
               tcx_empty(client, cuda, float32, 1, (int64_t[]){1LL << 40}, &tensor));
     EXPECT_OK(tcx_empty(client, cuda, float32, 1, (int64_t[]){1000}, &tensor));
     tcx_tensor_unref(tensor);
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST(a_device_that_is_not_there_is_a_clear_error) {
@@ -122,7 +122,7 @@ TEST(a_device_that_is_not_there_is_a_clear_error) {
     EXPECT_EQ(TCX_INVALID, tcx_empty(client, (tcx_device_t){8, 0}, float32, 0, NULL, &tensor));
     EXPECT_EQ(TCX_INVALID,
               tcx_empty(client, (tcx_device_t){TCX_CPU, 1}, float32, 0, NULL, &tensor));
-    end_cuda(0);
+    end_cuda();
 }
 
 /* -------------------------------------------------------------------------------- put and get */
@@ -148,7 +148,7 @@ TEST_BOTH(what_is_put_is_got_at_one_address_by_all_clients) {
     expect_tensor(others, cuda, 5000, 0, 1);
     tcx_tensor_unref(others);
     tcx_client_close(other);
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST(memory_that_is_shared_is_put_without_a_copy) {
@@ -166,7 +166,7 @@ TEST(memory_that_is_shared_is_put_without_a_copy) {
     tcx_tensor_unref(got);
     tcx_tensor_unref(born);
     EXPECT_OK(tcx_delete(client, "part"));
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST(a_put_moves_to_the_device_that_it_is_told) {
@@ -187,7 +187,7 @@ TEST(a_put_moves_to_the_device_that_it_is_told) {
     tcx_tensor_unref(here);
     EXPECT_OK(tcx_delete(client, "x"));
     EXPECT_OK(tcx_delete(client, "y"));
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST(an_array_that_names_another_device_than_its_memorys_is_refused) {
@@ -201,7 +201,7 @@ TEST(an_array_that_names_another_device_than_its_memorys_is_refused) {
     EXPECT_EQ(TCX_INVALID, tcx_put(client, "x", &wrong, NULL, NULL));
     EXPECT_STR_EQ("the array is said to be on cuda:1, and its memory is on cuda:0", tcx_error());
     tcx_tensor_unref(tensor);
-    end_cuda(0);
+    end_cuda();
 }
 
 static int note_entry(void *context, const tcx_entry_t *entry) {
@@ -222,7 +222,7 @@ TEST(names_tell_their_device) {
     EXPECT_OK(tcx_list(client, NULL, note_entry, &entry));
     EXPECT_EQ(TCX_CPU, entry.device.type);
     EXPECT_OK(tcx_delete(client, "x"));
-    end_cuda(0);
+    end_cuda();
 }
 
 /* ----------------------------------------------------------------------------- bundles, tickets */
@@ -262,7 +262,7 @@ TEST_BOTH(a_bundle_has_one_pack_per_device) {
     tcx_bundle_unref(got);
     tcx_tensor_unref(shared);
     EXPECT_OK(tcx_delete(client, "b"));
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST(a_bundle_moves_to_the_device_that_it_is_told) {
@@ -292,7 +292,7 @@ TEST(a_bundle_moves_to_the_device_that_it_is_told) {
     tcx_bundle_unref(there);
     tcx_bundle_unref(here);
     EXPECT_OK(tcx_delete(client, "here"));
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST_BOTH(a_ticket_carries_memory_on_a_device) {
@@ -310,7 +310,7 @@ TEST_BOTH(a_ticket_carries_memory_on_a_device) {
     EXPECT_TRUE(address_of(redeemed) == address);
     expect_tensor(redeemed, cuda, 100, 0, 1);
     tcx_tensor_unref(redeemed);
-    end_cuda(0);
+    end_cuda();
 }
 
 /* -------------------------------------------------------------------------------------- devices */
@@ -339,7 +339,7 @@ TEST(a_device_is_known_by_its_uuid_whatever_the_order) {
     tcx_tensor_unref(second);
     expect_tensor(first, (tcx_device_t){TCX_CUDA, 1}, 5, 0, 1);
     tcx_tensor_unref(first);
-    end_cuda(0);
+    end_cuda();
 }
 
 TEST(memory_on_a_device_that_is_hidden_here_is_refused_and_given_back) {
@@ -367,5 +367,5 @@ TEST(memory_on_a_device_that_is_hidden_here_is_refused_and_given_back) {
     EXPECT_EQ(TCX_CUDA, entry.device.type);
     EXPECT_EQ(-1, entry.device.id);
     EXPECT_OK(tcx_delete(client, "x"));
-    end_cuda(0);
+    end_cuda();
 }
