@@ -54,14 +54,19 @@ static inline tcx_device_entry_t device_now(void) {
     return entry;
 }
 
-/* Waits until this process has no memory of a device mapped any more. */
-static inline void expect_unmapped(void) {
+/* Waits until this process has just so much memory of devices mapped; the thread that reclaims has
+ * some for moments. */
+static inline void expect_mapped(int count) {
     int64_t deadline = clock_after(20 * NS_PER_S);
 
-    while (count_maps("fakecuda:") > 0 && clock_now() < deadline) {
+    while (count_maps("fakecuda:") != count && clock_now() < deadline) {
         poll(NULL, 0, 1);
     }
-    EXPECT_EQ(0, count_maps("fakecuda:"));
+    EXPECT_EQ(count, count_maps("fakecuda:"));
+}
+
+static inline void expect_unmapped(void) {
+    expect_mapped(0);
 }
 
 /* The end of a test: nothing may be left, here or there. The connection ends with the client: what

@@ -276,7 +276,8 @@ TEST(a_bad_item_fails_the_whole_put_and_names_its_path) {
     const tcx_item_t dtype[] = {{PATH("a"), ok}, {PATH("w"), &strange}};
     expect_refused(TCX_EXCHANGE, dtype, 2, 0, "item \"w\": dtype bfloat16");
     const tcx_item_t copies[] = {{PATH("a", "b"), ok}};
-    expect_refused(TCX_EXCHANGE, copies, 1, TCX_PUT_NO_COPY, "item \"a/b\": this memory is private");
+    expect_refused(TCX_EXCHANGE, copies, 1, TCX_PUT_NO_COPY,
+                   "item \"a/b\": this memory is private");
     const tcx_item_t no_path[] = {{NULL, 0, ok}};
     expect_refused(TCX_INVALID, no_path, 1, 0, "1 to 64 keys");
     const tcx_item_t no_text[] = {{PATH("\xff"), ok}};

@@ -141,7 +141,7 @@ TEST_BOTH(what_is_put_is_got_at_one_address_by_all_clients) {
     tcx_tensor_t *others = get(other, "x");
     EXPECT_TRUE(address_of(put) == address_of(got));
     EXPECT_TRUE(address_of(put) == address_of(others));
-    EXPECT_EQ(1, count_maps("fakecuda:"));
+    expect_mapped(1);
     tcx_tensor_unref(put);
     tcx_tensor_unref(got);
     EXPECT_OK(tcx_delete(client, "x"));

@@ -146,7 +146,7 @@ static void get_in_threads(enum mode mode) {
         EXPECT_EQ(0, pthread_join(threads[i], NULL));
     }
     EXPECT_OK(tcx_get(client, "x", NULL, &kept, NULL));
-    EXPECT_EQ(1, count_maps("fakecuda:"));
+    expect_mapped(1);
     tcx_tensor_unref(kept);
     EXPECT_OK(tcx_delete(client, "x"));
     end_cuda();
@@ -465,7 +465,9 @@ TEST(a_process_may_exit_with_all_that_it_has) {
         CUstream stream = stream_create();
         launch(stream, kept, WRITTEN, SLOW_MS);
         tcx_tensor_unref(kept);
-        filled(3);
+        static tcx_tensor_t *volatile never_let_go;
+        never_let_go = filled(3);
+        expect_tensor(never_let_go, cuda, COUNT, 3, 0);
         exit(0);
     }
     EXPECT_EQ(child, waitpid(child, &status, 0));
