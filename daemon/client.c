@@ -75,9 +75,17 @@ static void disconnect(struct client *client, const char *reason) {
     }
 }
 
+/* Whether it may still use what it held: it has memory mapped, or work on a device running. */
+static bool is_using(const struct client *client) {
+    bool has_imports = client->imports.by_segment.count > 0;
+
+    return lifepage_is_open(&client->page) || (has_imports && process_is_watched(&client->process));
+}
+
 /* The process is gone. What its children may use stays. */
 static void end(struct client *client) {
     client->state = CLIENT_ENDED;
+    process_forget(&client->process);
     catalog_drop(&client->server->catalog, &client->names);
     forkpages_process_gone(&client->forks);
     participants_end(&client->participants);
@@ -96,8 +104,7 @@ void client_close(struct client *client, const char *reason, bool gone) {
         process_forget(&client->process);
         forkpages_fini(&client->forks);
     }
-    if (!lifepage_is_open(&client->page) && !process_is_watched(&client->process) &&
-        client->state < CLIENT_ENDED) {
+    if (!is_using(client) && client->state < CLIENT_ENDED) {
         end(client);
     }
     if (client->state == CLIENT_ENDED && client->forks.count == 0) {

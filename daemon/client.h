@@ -46,7 +46,7 @@ struct client {
     int fd;                 /* owned; -1: disconnected */
     struct uv_poll_s *poll; /* owned until closed, then by libuv */
     struct lifepage page;   /* not open: closed, or it never had one */
-    struct process process; /* watched once it has memory of a device mapped, until it is gone */
+    struct process process; /* watched once it has mapped memory of a device */
     struct list output;     /* of struct unsent: replies that the socket did not take yet */
     uint64_t output_nbytes;
     bool is_starved; /* the kernel has no memory for the next of them, whatever the socket says */
@@ -69,9 +69,9 @@ void client_admit(struct client *client);
 struct client *client_open(struct server *server, int fd, const char *refused);
 
 /* Ends the connection, for `reason`. When its life page is closed too, and its process has ended if
- * that is watched, everything it held goes, now or with the fork pages that need it; with `gone`
- * all that counts as done. May be called at any time and again; the memory of `client` stays valid
- * until the loop is reached. */
+ * it has memory of a device mapped, everything it held goes, now or with the fork pages that need
+ * it; with `gone` all that counts as done. May be called at any time and again; the memory of
+ * `client` stays valid until the loop is reached. */
 void client_close(struct client *client, const char *reason, bool gone);
 
 /* The peer broke the protocol: logs that and closes. */
@@ -85,7 +85,8 @@ void client_send(struct client *client, const struct frame *frame);
 /* Sends again what the kernel had no memory for. Returns when to call it again. */
 uint64_t clients_do_due(struct server *server, uint64_t now_ms);
 
-/* From now on it is gone only when its process is, all of it. 0 or a negative errno. */
+/* From now on it is gone only when its process is, all of it, unless it maps no memory of devices
+ * any more. 0 or a negative errno. */
 int client_watch_process(struct client *client);
 
 /* Whether another descriptor may be sent: few of those before are still unread. */

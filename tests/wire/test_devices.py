@@ -319,6 +319,14 @@ def test_a_client_is_gone_only_when_its_process_is(daemon, importer):
     settle_empty(daemon)
 
 
+def test_a_client_that_maps_nothing_any_more_is_gone_with_its_life_page(daemon, importer):
+    grant = importer.alloc(64 * MiB, 1)
+    importer.map(grant["segment"])
+    importer.unmap(grant["segment"])
+    importer.disconnect()
+    settle_empty(daemon)
+
+
 def test_a_client_that_mapped_nothing_is_gone_with_its_life_page(daemon, importer):
     importer.alloc(64 * MiB, 1)
     importer.disconnect()
