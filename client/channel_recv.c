@@ -103,9 +103,9 @@ static int fetch(const struct channel_call *call, const struct received *message
 }
 
 /* Who keeps a buffer for what its message refers to must not be in the way of others: at most half
- * of those that are neither a message's nor the next one's. */
+ * of those that are left when all messages have theirs. */
 static int may_pin(const struct ring *ring) {
-    return ring_busy(ring) <= (ring->shape.buffers - ring->shape.capacity - 1) / 2;
+    return ring_busy(ring) <= (ring->shape.buffers - ring->shape.capacity) / 2;
 }
 
 /* The storage that a message's bytes are in. Asks only for one that is new here. */

@@ -135,9 +135,7 @@ class Program:
         self.rng = rng = random.Random(seed)
         self.is_topic, overflow = rng.random() < 0.5, rng.choice(list(DROPS))
         capacity = rng.randrange(1, 6)
-        spare = rng.choice([2, 2, 3, 5])
-        buffers = capacity + spare
-        self.refers = spare == 2  # with more, what is received by reference may keep its buffer
+        buffers = capacity + rng.choice([2, 2, 3, 5])
         self.open = cx.topic if self.is_topic else cx.queue
         self.overflow = overflow
         self.model = Model(self.is_topic, DROPS[overflow], capacity, buffers)
@@ -145,6 +143,7 @@ class Program:
         self.readers = []  # (subscription, cursor)
         self.loans = []  # (tensor, what, buffer)
         self.kept = []  # (received, what, buffer or None)
+        self.pins = {}  # id of what was received by reference -> the buffer that it keeps
         self.n = 0
 
     def join(self, *settings, **more):
@@ -152,8 +151,7 @@ class Program:
 
     def run(self, steps):
         calls = [self.send] * 8 + [self.recv] * 8 + [self.let_go] * 3 + [self.loan, self.send_loan]
-        calls += [self.open_or_close, self.subscribe, self.unsubscribe]
-        calls += [self.send_by_reference] if self.refers else []
+        calls += [self.send_by_reference, self.open_or_close, self.subscribe, self.unsubscribe]
         with contextlib.ExitStack() as stack:
             stack.callback(self.end)
             for step in range(steps):
@@ -227,16 +225,24 @@ class Program:
         got = self.both(lambda: self.model.recv(cursor), lambda: reader.recv(0))
         if got:
             ((x, by_reference), buffer), received = got
-            if by_reference:  # its buffer is free again
-                self.model.kept[buffer] -= 1
+            if by_reference:  # its buffer is free again, or keeps what is referred to
+                if self.held() < self.model.kept.total():
+                    self.model.kept[buffer] -= 1
+                else:
+                    self.pins[id(x)] = buffer
                 buffer = None
             self.kept.append((received, x, buffer))
+
+    def held(self):
+        return sum(holder["buffers"] for holder in self.handles[0].stats()["holders"])
 
     def let_go(self):
         if self.rng.random() < 0.3 and self.loans:
             _, _, _, buffer = self.loans.pop()
         elif self.kept:
-            _, _, buffer = self.kept.pop(self.rng.randrange(len(self.kept)))
+            _, what, buffer = self.kept.pop(self.rng.randrange(len(self.kept)))
+            if not any(x is what for _, x, _ in self.kept):
+                buffer = self.pins.pop(id(what), buffer)
         else:
             return
         if buffer is not None:
@@ -266,6 +272,7 @@ class Program:
 
     def compare(self):
         assert all(same(received, x) for received, x, _ in self.kept)
+        assert self.held() == self.model.kept.total()
         stats = self.handles[0]._info()
         assert stats["messages"] == self.model.head
         behind = [self.model.head - self.model.at(cursor) for cursor in self.model.cursors]
