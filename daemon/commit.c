@@ -13,6 +13,8 @@
 #define SHARE_PERCENT 95
 #define PATIENCE_MS   2000 /* how long clients have to let go of what was given up */
 
+static void commit_step(struct segment *segment);
+
 /* ------------------------------------------------------------------------------------ its end */
 
 /* Gives up a committing segment, and tells its waiters why if there are any. */
@@ -67,6 +69,20 @@ static bool may_wait(struct segment *segment) {
            (segments->lingering > 0 && now_ms < segment->stalled_since_ms + PATIENCE_MS);
 }
 
+/* Makes it no larger than its waiters need. Whether it was. */
+static bool commit_shrink(struct segment *segment) {
+    struct segments *segments = segment->segments;
+    uint64_t more = segment->nbytes - segment->needed;
+
+    if (segment->nbytes <= segment->needed || segment->done > segment->needed) {
+        return false;
+    }
+    segments->committed -= more;
+    segments->committing -= more;
+    segment->nbytes = segment->needed;
+    return true;
+}
+
 /* There is no memory for the next piece. */
 static void commit_short(struct segment *segment, struct shortage shortage) {
     struct segments *segments = segment->segments;
@@ -83,7 +99,9 @@ static void commit_short(struct segment *segment, struct shortage shortage) {
         return;
     }
     commit_relieve(segments);
-    if (may_wait(segment)) {
+    if (shortage.error && segments->dying == segments->lingering && commit_shrink(segment)) {
+        commit_step(segment);
+    } else if (may_wait(segment)) {
         list_append(&segments->stalled, &segment->link);
     } else {
         commit_fail(segment, &shortage);

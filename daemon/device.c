@@ -189,8 +189,12 @@ void devices_init(struct devices *devices) {
     waitlist_init(&devices->waiters, NULL);
 }
 
+unsigned devices_count(const struct devices *devices) {
+    return devices->state == DEVICES_KNOWN ? devices->count : 0;
+}
+
 struct device *devices_find(const struct devices *devices, unsigned number) {
-    bool is_one = devices->state == DEVICES_KNOWN && number > 0 && number <= devices->count;
+    bool is_one = number > 0 && number <= devices_count(devices);
 
     return is_one ? &devices->all[number - 1] : NULL;
 }

@@ -45,7 +45,6 @@ struct devices {
     unsigned count;
     char why[DEVICES_TEXT_SIZE]; /* why there are none */
     uint64_t retry_ms;           /* when to try again */
-    bool stopping;
 };
 
 /* `segments` (but store, worker, device and capacity), `worker`, `mode` and `capacity` are filled
@@ -62,6 +61,9 @@ int devices_load(struct devices *devices);
 
 /* The device of this number, or NULL. */
 struct device *devices_find(const struct devices *devices, unsigned number);
+
+/* How many are known. */
+unsigned devices_count(const struct devices *devices);
 
 /* Segments destroyed on all of them. */
 uint64_t devices_destroyed(const struct devices *devices);

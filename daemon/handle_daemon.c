@@ -40,7 +40,7 @@ int handle_stats(struct call *call, const struct wire_stats *request,
                                   .version = server->catalog.version,
                                   .requests = server->requests,
                                   .dropped = server->dropped,
-                                  .devices = server->devices.count};
+                                  .devices = devices_count(&server->devices)};
     call->reply_tail = server->acceptor.listener.path;
     call->reply_tail_nbytes = strlen(server->acceptor.listener.path);
     return STATUS_OK;

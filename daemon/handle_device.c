@@ -30,7 +30,7 @@ int find_memory(struct call *call, unsigned device, struct segments **ret_segmen
     struct device *found = devices_find(&call->server->devices, device);
     if (!found) {
         return call_fail(call, STATUS_INVALID, "CUDA device %u: this daemon has %u, from 1 on",
-                         device, call->server->devices.count);
+                         device, devices_count(&call->server->devices));
     }
     *ret_segments = &found->segments;
     return STATUS_OK;

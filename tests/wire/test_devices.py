@@ -2,6 +2,7 @@
 mapped, unclean ends, shortage, refusals of the driver."""
 
 import os
+import random
 import signal
 
 import daemon as d
@@ -361,6 +362,47 @@ def test_memory_of_a_device_is_not_kept_for_children(daemon, client):
     client.release((grant["storage"], 1))
     settle_device(daemon, storages=0)
     page.close()
+
+
+class Disorder:
+    """Clients that take, map, release, unmap in any order, and are killed in between."""
+
+    def __init__(self, path, seed: int):
+        self.path, self.random = path, random.Random(seed)
+        self.clients = [(Importer(path), [], []) for _ in range(4)]
+
+    def step(self):
+        number = self.random.randrange(len(self.clients))
+        client, held, mapped = self.clients[number]
+        match self.random.choices(["take", "map", "release", "unmap", "kill"], [4, 4, 4, 3, 1])[0]:
+            case "take":
+                nbytes = self.random.choice([100, 3 * MiB, 20 * MiB])
+                held.append(client.alloc(nbytes, self.random.choice([1, 2])))
+            case "map" if held:
+                segment = self.random.choice(held)["segment"]
+                client.map(segment)
+                mapped.append(segment)
+            case "release" if held:
+                client.release(held.pop(self.random.randrange(len(held)))["storage"])
+            case "unmap" if mapped:
+                client.unmap(mapped.pop(self.random.randrange(len(mapped))))
+            case "kill":
+                client.kill()
+                self.clients[number] = (Importer(self.path), [], [])
+
+    def end(self):
+        for client, _, _ in self.clients:
+            client.__exit__()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_clients_do_nothing_is_left(daemon, seed):
+    disorder = Disorder(daemon.path, seed)
+    for _ in range(200):
+        disorder.step()
+    disorder.end()
+    settle_empty(daemon)
+    daemon.settle(clients=0)
 
 
 # --------------------------------------------------------------------------------------- shortage

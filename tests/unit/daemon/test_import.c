@@ -183,6 +183,24 @@ TEST(who_finds_no_memory_waits_for_two_seconds_at_most) {
     teardown_device(&u);
 }
 
+TEST(the_last_memory_of_a_device_is_used_as_well) {
+    struct user u;
+    setup_device(&u, 1024 * MIB, 5 * MIB); /* not enough for a slab */
+    struct range *ranges[4];
+
+    for (int i = 0; i < 4; i++) {
+        ranges[i] = take(&u.f, i ? MIB : 1000);
+    }
+
+    EXPECT_EQ(4 * MIB, u.f.segments.committed);
+    EXPECT_TRUE(!take(&u.f, MIB));
+    EXPECT_EQ(1, u.f.shortages);
+    for (int i = 0; i < 4; i++) {
+        give(&u.f, ranges[i]);
+    }
+    teardown_device(&u);
+}
+
 TEST(who_gives_up_waiting_leaves_nothing) {
     struct user u;
     setup_device(&u, 1024 * MIB, 100 * MIB);

@@ -96,6 +96,37 @@ TEST(ids_are_never_used_twice) {
     teardown(&f);
 }
 
+TEST(what_there_is_and_who_holds_it_is_counted_by_device) {
+    struct fixture f;
+    setup(&f);
+    f.segments.device = 2;
+    uint64_t id = given_held(&f);
+    f.segments.device = 0;
+    given_held(&f);
+
+    EXPECT_EQ(1, f.storages.on[0].count);
+    EXPECT_EQ(1, f.storages.on[2].count);
+    EXPECT_EQ(2, storage_find(&f.storages, id)->device);
+    EXPECT_EQ(0, hold_return(&f.alice, id, 1));
+    EXPECT_EQ(0, f.storages.on[2].count);
+    teardown(&f);
+}
+
+TEST(only_what_was_held_at_an_unclean_end_is_spoilt) {
+    struct fixture f;
+    setup(&f);
+    f.segments.device = 1;
+    struct storage *returned = storage_find(&f.storages, given_held(&f));
+    struct storage *held = storage_find(&f.storages, given_held(&f));
+
+    EXPECT_EQ(0, hold_grant(&f.bob, returned));
+    EXPECT_EQ(0, hold_grant(&f.bob, held));
+    EXPECT_EQ(0, hold_return(&f.alice, returned->id, 1));
+    holds_return_all(&f.alice);
+    EXPECT_TRUE(held->is_spoilt && !returned->is_spoilt);
+    teardown(&f);
+}
+
 TEST(a_limit_on_storages_is_kept) {
     struct fixture f;
     struct storage *storage;
