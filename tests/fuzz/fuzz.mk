@@ -31,11 +31,15 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LINK) -fsanitize=fuzzer -o $@ $^ $(LIBRARIES) -lpthread -ldl -lrt
 
+# With a CUDA driver that needs no device, whose memory lies in a file.
+FUZZ_CUDA = LD_LIBRARY_PATH=$(FAKE) FAKECUDA_DIR=$(CURDIR)/$(BUILD)/cuda \
+            FAKECUDA_DEVICES=00000000000000000000000000000001:8388608:vfr
+
 .PHONY: fuzz fuzz-smoke fuzz-run
 fuzz-run: $(FUZZ:%=$(BUILD)/fuzz/%) $(FAKE)/libcuda.so.1
 	@rm -rf $(BUILD)/seeds; PYTHONPATH=tests/support $(PYTHON) tests/fuzz/seeds.py $(BUILD)/seeds
 	@set -e; for t in $(FUZZ); do mkdir -p $(BUILD)/corpus/$$t; \
-	    LD_LIBRARY_PATH=$(FAKE) $(BUILD)/fuzz/$$t $(FUZZ_FLAGS) -artifact_prefix=$(BUILD)/$$t- $(BUILD)/corpus/$$t $(BUILD)/seeds/$$t \
+	    $(FUZZ_CUDA) $(BUILD)/fuzz/$$t $(FUZZ_FLAGS) -artifact_prefix=$(BUILD)/$$t- $(BUILD)/corpus/$$t $(BUILD)/seeds/$$t \
 	        >$(BUILD)/$$t.log 2>&1 || { cat $(BUILD)/$$t.log; exit 1; }; \
 	    echo "== $$t: $$(tail -n 1 $(BUILD)/$$t.log)"; done
 

@@ -19,12 +19,14 @@
 #include "clock.h"
 #include "codec.h"
 #include "connection.h"
+#include "driver.h"
 #include "fuzz.h"
 #include "ring.h"
 #include "session.h"
 #include "tensorcx.h"
 
 enum { CALLS_MAX = 6, REPLIES_MAX = 16, FILE_NBYTES = 64 * 1024, READ_MAX = 1 << 20 };
+enum { DEVICE_NBYTES = 2 << 20 };
 
 static const struct ring_shape queue = {0, 8, 16, 4, 256};
 static const struct ring_shape topic = {RING_TOPIC, 8, 16, 4, 256};
@@ -116,8 +118,29 @@ static int control_block(const struct ring_shape *shape) {
     return fd;
 }
 
+/* Memory on a device, as the daemon exports it; there is one piece for all. -1: no driver. */
+static int device_memory(void) {
+    static int exported = -1;
+    CUmemAllocationProp properties = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+    };
+    const char *why;
+    const struct cuda_driver *driver = cuda_driver(&why);
+    CUmemGenericAllocationHandle allocation;
+
+    if (driver && exported < 0) {
+        assert(driver->create(&allocation, DEVICE_NBYTES, &properties, 0) == CUDA_SUCCESS);
+        assert(driver->export_handle(&exported, allocation,
+                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+        driver->release(allocation);
+    }
+    return exported < 0 ? -1 : fcntl(exported, F_DUPFD_CLOEXEC, 0);
+}
+
 static int descriptor(uint64_t kind) {
-    switch (kind % 6) {
+    switch (kind % 7) {
     case 1:
         return file_with_content();
     case 2:
@@ -127,6 +150,8 @@ static int descriptor(uint64_t kind) {
     case 4:
         return control_block(&topic);
     case 5:
+        return device_memory();
+    case 6:
         return open("/dev/null", O_RDWR | O_CLOEXEC);
     default:
         return -1;
@@ -245,6 +270,11 @@ static int on_holder(void *context, const tcx_holder_t *holder) {
     return 0;
 }
 
+static int on_device(void *context, const tcx_device_entry_t *entry) {
+    (void)context;
+    return strlen(entry->name) > 63;
+}
+
 static const tcx_array_t *some_array(void) {
     static float data[6] = {1, 2, 3, 4, 5, 6};
     static const int64_t dims[2] = {2, 3};
@@ -277,6 +307,15 @@ static void put_bundle(tcx_client_t *client) {
     int r = tcx_put_bundle(client, "name", items, 2, NULL, &bundle);
 
     let_go(r, NULL, bundle);
+}
+
+static void use_device(tcx_client_t *client) {
+    static const tcx_device_t there = {TCX_CUDA, 0};
+    tcx_tensor_t *tensor = NULL;
+    int r = tcx_copy(client, some_array(), there, &tensor);
+
+    let_go(r, tensor, NULL);
+    (void)tcx_devices(client, on_device, NULL);
 }
 
 static void pass_ticket(tcx_client_t *client) {
@@ -353,7 +392,7 @@ static void use_channel(tcx_client_t *client, unsigned flags) {
 static void call(tcx_client_t *client, uint64_t kind) {
     tcx_stats_t stats;
 
-    switch (kind % 13) {
+    switch (kind % 14) {
     case 0:
         get(client, 0);
         break;
@@ -389,6 +428,9 @@ static void call(tcx_client_t *client, uint64_t kind) {
         break;
     case 11:
         get(client, 0.001);
+        break;
+    case 12:
+        use_device(client);
         break;
     default:
         (void)tcx_stats(client, &stats);

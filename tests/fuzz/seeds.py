@@ -112,13 +112,13 @@ def reply(
 
 def calls(*kinds: str, early: int = 99) -> bytes:
     known = ["get", "put", "put_bundle", "pass_ticket", "redeem", "queue", "list", "stat"]
-    known += ["clients", "channels", "topic", "wait", "stats"]
+    known += ["clients", "channels", "topic", "wait", "device", "stats"]
     return bytes(known.index(kind) + 1 for kind in kinds).ljust(6, b"\0") + bytes([early])
 
 
 def replies() -> Iterator[bytes]:
     grant = {"storage": 1, "nbytes": 4096, "segment": 1, "offset": 0}
-    segment = reply("MAP", fd=1, nbytes=65536)
+    segment = reply("MAP", fd=1, nbytes=65536, segment=1)
     description = wire.desc((2, 3))
     got = reply("GET", description, grant=grant, version=1) + segment
     nothing = sized(b"")
@@ -159,6 +159,22 @@ def replies() -> Iterator[bytes]:
         fetched = reply("FETCH", STRUCTS["wire_grant"].pack(**grant | {"storage": 2}))
         yield calls(kind) + nothing + reply("JOIN", grant=grant, **seat) + segment + fetched
     yield calls("wait") + nothing + got
+    device = STRUCTS["wire_device"].pack(device=1, mapping=1, uuid=bytes(15) + b"\1", name=b"fake")
+    known = reply("DEVICES", device, count=1)
+    there = grant | {"segment": ON_DEVICE + 1}
+    on_device = {"segment": ON_DEVICE + 1, "nbytes": 2 << 20, "device": 1}
+    mapped = reply("MAP", fd=5, mapping=1, **on_device)
+    handle = reply("MAP", bytes(64), mapping=2, **on_device)
+    description = wire.desc((2, 3), device=2)[:6] + b"\1" + wire.desc((2, 3), device=2)[7:]
+    answer = reply("GET", description, grant=there, version=1)
+    yield calls("get") + nothing + answer + known + mapped
+    yield calls("get") + nothing + answer + mapped + known
+    yield calls("get") + nothing + answer + known + handle
+    made = reply("ALLOC", grant=there | {"nbytes": 24})
+    yield calls("device") + nothing + known + made + mapped + known
+    yield calls("device", "get", early=2) + nothing + known + made + mapped + answer
+    seat = {"channel": 1, "fd": 3, **shape}
+    yield calls("queue") + nothing + reply("JOIN", grant=there, **seat) + known + mapped
     for late in "get", "put", "pass_ticket", "queue", "wait":
         yield calls(late, "stats", "stats", early=0) + nothing + got + reply("STATS") * 2
     yield calls("get") + nothing + reply("GET", b"no tensor is named so", status=1)
