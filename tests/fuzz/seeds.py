@@ -81,6 +81,12 @@ def daemon() -> Iterator[bytes]:
     done = request("DONE", channel=1, buffer=0) + request("LEAVE", channel=1, slot=0)
     yield join + alloc + loaned + refer + fetch + done
     yield join + alloc + loaned + refer + step(b"", kind=HANG_UP) + request("CHANNELS", client=1)
+    standing = request("REFER", wire.ids([2]), channel=1, slot=0, buffer=2**32 - 1)
+    few = request(
+        "JOIN", b"q", flags=4, buffer_nbytes=64, participants=4
+    )  # its descriptions in reach
+    named = step(struct.pack("=HIHIHI", 100, 1, 256, 1, 288, 1), kind=SCRIBBLE)  # by reference 1
+    yield few + alloc + standing * 2 + named + fetch + request("RELEASE", release) + done
     yield join + request("DELETE", b"q") + request("JOIN", channel=1, client=1)
     large = request("ALLOC", nbytes=1_500_000, device_type=1)
     yield large * 2 + request("RELEASE", release) + large
