@@ -37,7 +37,7 @@ FUZZ_CUDA = LD_LIBRARY_PATH=$(FAKE) FAKECUDA_DIR=$(CURDIR)/$(BUILD)/cuda \
 
 .PHONY: fuzz fuzz-smoke fuzz-run
 fuzz-run: $(FUZZ:%=$(BUILD)/fuzz/%) $(FAKE)/libcuda.so.1
-	@rm -rf $(BUILD)/seeds; PYTHONPATH=tests/support $(PYTHON) tests/fuzz/seeds.py $(BUILD)/seeds
+	@rm -rf $(BUILD)/seeds $(BUILD)/cuda; mkdir -p $(BUILD)/cuda; PYTHONPATH=tests/support $(PYTHON) tests/fuzz/seeds.py $(BUILD)/seeds
 	@set -e; for t in $(FUZZ); do mkdir -p $(BUILD)/corpus/$$t; \
 	    $(FUZZ_CUDA) $(BUILD)/fuzz/$$t $(FUZZ_FLAGS) -artifact_prefix=$(BUILD)/$$t- $(BUILD)/corpus/$$t $(BUILD)/seeds/$$t \
 	        >$(BUILD)/$$t.log 2>&1 || { cat $(BUILD)/$$t.log; exit 1; }; \
