@@ -1,5 +1,6 @@
 #include "reclaim.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -16,9 +17,11 @@
 
 #define STACK_SIZE (512 * 1024) /* the driver's, and deleters of frameworks */
 #define RETRY_NS   (100 * NS_PER_MS)
+#define EXIT_NS    NS_PER_S /* that exit() waits for it at most */
 
 static struct tcx_tensor *_Atomic queue; /* owned, newest first */
 static atomic_int is_running;
+static atomic_size_t unfinished; /* tensors that were queued and are not let go of yet */
 static sem_t wake;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
@@ -40,6 +43,7 @@ int reclaim_tensor(struct tcx_tensor *tensor) {
     if (!atomic_load(&is_running)) {
         return 0;
     }
+    atomic_fetch_add(&unfinished, 1);
     tensor->next = atomic_load(&queue);
     while (!atomic_compare_exchange_weak(&queue, &tensor->next, tensor)) {
     }
@@ -140,6 +144,7 @@ static int64_t reclaim_queue(void) {
     pthread_mutex_unlock(&lock);
     while ((tensor = next_settled(&round))) {
         tensor_destroy(tensor);
+        atomic_fetch_sub(&unfinished, 1);
     }
     return waiting ? clock_after(RETRY_NS) : FOREVER;
 }
@@ -192,6 +197,16 @@ static void *run(void *unused) {
     return unused;
 }
 
+/* A process that ends with something unfinished has not let go of it, and the daemon does not give
+ * such memory to anybody before all of its segment is unused. Runs before the driver's own end. */
+static void finish_at_exit(void) {
+    int64_t deadline = clock_after(EXIT_NS);
+
+    while (atomic_load(&is_running) && atomic_load(&unfinished) > 0 && clock_now() < deadline) {
+        poll(NULL, 0, 1);
+    }
+}
+
 int reclaim_start(void) {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -202,6 +217,7 @@ int reclaim_start(void) {
         return STATUS_OK;
     }
     sem_init(&wake, 0, 0);
+    atexit(finish_at_exit);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, STACK_SIZE);
@@ -222,6 +238,7 @@ int reclaim_start(void) {
 
 void reclaim_start_over(void) {
     atomic_store(&is_running, 0);
+    atomic_store(&unfinished, 0);
     for (struct session *session = watched; session; session = session->next_watched) {
         session->is_watched = 0;
         session->forks++; /* our reference, to be given up with fork's own */

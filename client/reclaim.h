@@ -8,7 +8,8 @@
  * also unmaps segments that nobody has used for a second. Who lets go never waits: not while it
  * records a CUDA graph, not in a garbage collector, not at exit.
  *
- * One thread per process, from the first use of a device on. Its lock comes after a session's.
+ * One thread per process, from the first use of a device on. exit() waits for it, up to a second.
+ * Its lock comes after a session's.
  */
 #pragma once
 

@@ -112,6 +112,28 @@ TEST(more_than_the_device_has_is_out_of_memory_with_numbers) {
     end_cuda();
 }
 
+TEST(work_on_the_cpu_does_not_load_the_driver) {
+    tcx_tensor_t *tensor;
+    tcx_tensor_t *got;
+    tcx_channel_t *queue;
+
+    daemon_start(&own);
+    client = daemon_client(&own);
+    EXPECT_OK(tcx_zeros(client, cpu, float32, 1, (int64_t[]){10}, &tensor));
+    EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(tensor), NULL, NULL));
+    got = get(client, "x");
+    EXPECT_OK(tcx_channel_open(client, "q", NULL, &queue));
+    EXPECT_OK(tcx_channel_send(queue, counting(10), 1));
+    tcx_channel_close(queue);
+    tcx_tensor_unref(got);
+    tcx_tensor_unref(tensor);
+    EXPECT_OK(tcx_synchronize(cpu, 0));
+    EXPECT_EQ(0, cuda_driver_is_loaded());
+    tcx_client_close(client);
+    daemon_stop(&own);
+    daemon_clean(&own);
+}
+
 TEST(a_device_that_is_not_there_is_a_clear_error) {
     tcx_tensor_t *tensor;
 

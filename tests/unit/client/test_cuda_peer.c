@@ -138,6 +138,31 @@ TEST(a_segment_without_a_handle_is_refused) {
     refuse(reply, -1, STATUS_INTERNAL, CANNOT_BE);
 }
 
+/* As between two pid namespaces in which both have the same number. */
+TEST(a_handle_that_seems_to_be_this_processs_own_is_explained) {
+    struct peer *peer = given_peer();
+    struct caller caller;
+    struct {
+        struct wire_map_reply fixed;
+        CUipcMemHandle handle;
+    } reply = {.fixed = good_reply()};
+    CUdeviceptr address;
+
+    given_context();
+    EXPECT_EQ(CUDA_SUCCESS, driver->alloc(&address, NBYTES));
+    EXPECT_EQ(CUDA_SUCCESS, driver->ipc_get(&reply.handle, address));
+    reply.fixed.mapping = MAPPING_IPC;
+    start_map(&caller, peer);
+    uint32_t request = peer_receive(peer, MESSAGE_MAP)->request;
+    peer_reply(peer, MESSAGE_MAP, request, STATUS_OK, &reply, sizeof reply, -1);
+    reply_devices(peer, 1);
+    EXPECT_EQ(STATUS_DEVICE, caller_join(&caller));
+    EXPECT_TRUE(strstr(caller.text, "both must share a pid namespace") != NULL);
+    expect_unmap(peer);
+    EXPECT_EQ(CUDA_SUCCESS, driver->free(address));
+    peer_destroy(peer);
+}
+
 TEST(a_segment_of_another_kind_is_refused) {
     struct wire_map_reply reply = good_reply();
 

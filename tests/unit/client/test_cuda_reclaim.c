@@ -480,6 +480,47 @@ TEST(a_process_may_exit_with_all_that_it_has) {
     daemon_clean(&own);
 }
 
+/* Its memory is given to others, as that of a process that was killed is not. */
+TEST(exit_waits_until_what_was_let_go_of_is_given_back) {
+    ptrdiff_t there = 0;
+    float to[COUNT];
+    int status;
+    int ends[2];
+
+    daemon_start(&own);
+    EXPECT_EQ(0, pipe(ends));
+    pid_t child = fork();
+    if (child == 0) {
+        client = daemon_client(&own);
+        driver = given_driver();
+        tcx_tensor_t *first = filled(1);
+        tcx_tensor_t *second = filled(2);
+        EXPECT_OK(tcx_put(client, "first", tcx_tensor_array(first), NULL, NULL));
+        there = (ptrdiff_t)(address_of(second) - address_of(first));
+        EXPECT_EQ(sizeof there, write(ends[1], &there, sizeof there));
+        launch_read(stream_create(), second, to);
+        tcx_tensor_unref(first);
+        tcx_tensor_unref(second);
+        exit(0);
+    }
+    EXPECT_EQ(child, waitpid(child, &status, 0));
+    EXPECT_EQ(0, status);
+    EXPECT_EQ(sizeof there, read(ends[0], &there, sizeof there));
+    close(ends[0]);
+    close(ends[1]);
+    client = daemon_client(&own);
+    driver = given_driver();
+    tcx_tensor_t *first;
+    EXPECT_OK(tcx_get(client, "first", NULL, &first, NULL));
+    expect_settles(client, 1, 1);
+    tcx_tensor_t *second = filled(3);
+    EXPECT_EQ(there, (ptrdiff_t)(address_of(second) - address_of(first)));
+    EXPECT_OK(tcx_delete(client, "first"));
+    tcx_tensor_unref(first);
+    tcx_tensor_unref(second);
+    end_cuda();
+}
+
 TEST(a_lost_context_is_told_and_the_rest_goes_on) {
     tcx_tensor_t *tensor;
     float read[COUNT];
