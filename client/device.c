@@ -192,13 +192,13 @@ static int retain(const struct cuda_driver *driver, struct device *device, CUcon
     return r;
 }
 
-/* The result of the push is told apart from what comes before it. */
-static const struct cuda_driver *enter(struct device *device, int *ret_status,
-                                       CUresult *ret_result) {
+/* *ret_result is that of the push, if it comes to it. */
+static const struct cuda_driver *push(struct device *device, int *ret_status,
+                                      CUresult *ret_result) {
     const struct cuda_driver *driver = find_driver(ret_status);
     CUcontext context = atomic_load(&device->context);
 
-    *ret_result = CUDA_SUCCESS;
+    *ret_result = CUDA_ERROR_UNKNOWN;
     if (!driver) {
         return NULL;
     }
@@ -213,6 +213,26 @@ static const struct cuda_driver *enter(struct device *device, int *ret_status,
     return NULL;
 }
 
+static void pop(const struct cuda_driver *driver) {
+    CUcontext left;
+
+    driver->context_pop(&left);
+}
+
+/* Between enter and leave: how this thread treats graphs that are recorded otherwise. */
+static _Thread_local CUstreamCaptureMode usual_mode;
+
+static const struct cuda_driver *enter(struct device *device, int *ret_status,
+                                       CUresult *ret_result) {
+    const struct cuda_driver *driver = push(device, ret_status, ret_result);
+
+    usual_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (driver && driver->capture_mode(&usual_mode) != CUDA_SUCCESS) {
+        usual_mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* whatever it is, it stays */
+    }
+    return driver;
+}
+
 const struct cuda_driver *device_enter(struct device *device, int *ret_status) {
     CUresult result;
 
@@ -220,9 +240,12 @@ const struct cuda_driver *device_enter(struct device *device, int *ret_status) {
 }
 
 void device_leave(const struct cuda_driver *driver) {
-    CUcontext left;
+    CUstreamCaptureMode mode = usual_mode;
 
-    driver->context_pop(&left);
+    if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+        driver->capture_mode(&mode);
+    }
+    pop(driver);
 }
 
 /* -------------------------------------------------------------------------------------- waiting */
@@ -293,8 +316,9 @@ int tcx_device_push(tcx_device_t name) {
     struct device *device;
     int r = device_find(name, &device);
 
+    CUresult result;
     if (r == STATUS_OK && device) {
-        device_enter(device, &r);
+        push(device, &r, &result);
     }
     return r;
 }
@@ -304,6 +328,6 @@ void tcx_device_pop(tcx_device_t name) {
     const struct cuda_driver *driver = name.type == TCX_CUDA ? cuda_driver(&why) : NULL;
 
     if (driver) {
-        device_leave(driver);
+        pop(driver);
     }
 }

@@ -40,8 +40,9 @@ tcx_device_t device_name(const struct device *device);
 #define DEVICE_TEXT_SIZE 16
 const char *device_text(tcx_device_t device, char text[DEVICE_TEXT_SIZE]);
 
-/* Its context is this thread's current one until device_leave(). Returns the driver, or NULL: error
- * set, *ret_status is STATUS_DEVICE or STATUS_OUT_OF_MEMORY. */
+/* Its context is this thread's current one until device_leave(), and graphs that other threads
+ * record are left in peace (relaxed capture mode). Not twice at a time. Returns the driver, or
+ * NULL: error set, *ret_status is STATUS_DEVICE or STATUS_OUT_OF_MEMORY. */
 const struct cuda_driver *device_enter(struct device *device, int *ret_status);
 void device_leave(const struct cuda_driver *driver);
 
@@ -53,7 +54,7 @@ int device_error(const struct device *device, CUresult result, const char *what)
  * process. NULL: nothing to wait for. STATUS_DEVICE, STATUS_INVALID. */
 int device_wait(struct device *device, intptr_t stream);
 
-/* Waits for all work of this process, on the one thread that reclaims, in relaxed capture mode;
+/* Waits for all work of this process, on the one thread that reclaims;
  * also in a lost context or an ending process, where there is none any more. 0: the driver does not
  * let us, try again later. */
 int device_settle(struct device *device);

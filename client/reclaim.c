@@ -79,15 +79,6 @@ void reclaim_unwatch(struct session *session) {
 
 /* -------------------------------------------------------------------------------- in the thread */
 
-/* Lets the thread wait for a device while others record graphs. */
-static int relax(void) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    const char *why;
-    const struct cuda_driver *driver = cuda_driver(&why);
-
-    return driver && driver->capture_mode(&mode) == CUDA_SUCCESS;
-}
-
 /* Which devices have been asked in a round, and which of them are done, by ordinal. */
 struct round {
     uint64_t asked;
@@ -184,12 +175,10 @@ static void sleep_until(int64_t due) {
 }
 
 static void *run(void *unused) {
-    int is_relaxed = 0;
     int64_t due = FOREVER;
 
     for (;;) {
         sleep_until(due);
-        is_relaxed = is_relaxed || relax();
         int64_t retry = reclaim_queue();
         due = tidy_sessions();
         due = retry < due ? retry : due;

@@ -27,11 +27,11 @@
  *
  * CUDA. The driver (libcuda.so.1) is loaded by the first call that is about a CUDA device. What is
  * published (put, sent, made a ticket of) is complete: those calls wait on the host for the work
- * that writes it (tcx_array_t.stream), which ends the recording of a CUDA graph if one is under way
- * on the device. What is got or received can be used at once, on any stream. Letting go never waits
- * and may happen during a recording: a thread of the library waits for all work of this process on
- * the device and gives the memory back then. Calls may come on any thread, whatever context is
- * current there, and leave it so.
+ * that writes it. Give its stream (tcx_array_t.stream): else they wait for all work on the device,
+ * which also ends, with an error, a CUDA graph that is being recorded there. What is got or
+ * received can be used at once, on any stream. Letting go never waits, and recordings do not mind:
+ * a thread of the library waits for all work of this process on the device and gives the memory
+ * back then. Calls may come on any thread, whatever context is current there, and leave it so.
  *
  * Fork. A child may use the tensors it inherited as long as it likes, whatever its parent does:
  * their memory stays until the child, and its children, have let go of them all, end or call exec.

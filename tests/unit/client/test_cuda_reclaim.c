@@ -69,12 +69,20 @@ TEST(a_kernel_reads_what_was_let_go_of_after_it_was_launched_ipc) {
 /* The last reference goes while another thread, or this one, records a graph. */
 TEST(a_graph_that_is_recorded_meanwhile_is_none_the_worse) {
     void *graph;
+    tcx_array_t array;
 
     given_cuda(VMM);
     tcx_tensor_t *tensor = filled(1);
     CUstream stream = stream_create();
     EXPECT_OK(tcx_device_push(cuda));
     EXPECT_EQ(CUDA_SUCCESS, fake.cuStreamBeginCapture_v2(stream, 0));
+    tcx_tensor_unref(tensor);
+    expect_settles(client, 0, 0);
+    tensor = filled(2);
+    array = *tcx_tensor_array(tensor);
+    array.stream = 2;
+    EXPECT_OK(tcx_put(client, "x", &array, NULL, NULL));
+    EXPECT_OK(tcx_delete(client, "x"));
     tcx_tensor_unref(tensor);
     expect_settles(client, 0, 0);
     tcx_client_close(client);
