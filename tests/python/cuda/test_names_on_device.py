@@ -3,6 +3,7 @@
 import threading
 
 import cuda_array
+import fakecuda
 import numpy as np
 import pytest
 from cuda_array import Array
@@ -82,6 +83,14 @@ def test_what_the_daemon_tells_of_a_name():
     assert [entry["device"] for entry in cx.entries()] == ["cuda:1", "cpu", None]
     assert cx.stat("x")["nbytes"] >= VALUES.nbytes
     assert cx.exists("x")
+
+
+def test_an_ephemeral_name_and_a_ttl_end_as_on_the_cpu():
+    with cx.Client() as other:
+        other.put("x", VALUES, device="cuda:0", ephemeral=True)
+    fakecuda.d.settle(lambda: not cx.exists("x"))
+    cx.put("x", VALUES, device="cuda:0", ttl=0.01)
+    fakecuda.d.settle(lambda: not cx.exists("x"))
 
 
 # ------------------------------------------------------------------------------------------ bundles
