@@ -69,12 +69,12 @@ static bool may_wait(struct segment *segment) {
            (segments->lingering > 0 && now_ms < segment->stalled_since_ms + PATIENCE_MS);
 }
 
-/* Makes it no larger than its waiters need. Whether it was. */
+/* On a device all comes at once: makes it no larger than its waiters need. Whether it was. */
 static bool commit_shrink(struct segment *segment) {
     struct segments *segments = segment->segments;
     uint64_t more = segment->nbytes - segment->needed;
 
-    if (segment->nbytes <= segment->needed || segment->done > segment->needed) {
+    if (!segments->device || segment->nbytes <= segment->needed) {
         return false;
     }
     segments->committed -= more;
@@ -99,7 +99,7 @@ static void commit_short(struct segment *segment, struct shortage shortage) {
         return;
     }
     commit_relieve(segments);
-    if (shortage.error && segments->dying == segments->lingering && commit_shrink(segment)) {
+    if (segments->dying == segments->lingering && commit_shrink(segment)) {
         commit_step(segment);
     } else if (may_wait(segment)) {
         list_append(&segments->stalled, &segment->link);
