@@ -30,6 +30,22 @@ DEVICE = "cuda:0"
 OLD, NEW = 1, 2  # what tensors are full of
 
 
+def in_each_mode(check):
+    """An item whose figures are those of `check(daemon)` with each kind of memory."""
+
+    def check_each():
+        figures = {}
+        for mode in "vmm", "ipc":
+            with running_daemon(f"--cuda={mode}") as daemon, cuda.current():
+                cx.connect()
+                kernels.prepare()
+                cx.empty((1,), "uint8", device=DEVICE)  # now the daemon has all that it keeps
+                figures[mode] = check(daemon)
+        return figures
+
+    return check_each
+
+
 @item(2, "what a daemon with memory on a device costs")
 def daemon_cost():
     nbytes = (64 if QUICK else 1024) * MIB
@@ -106,22 +122,21 @@ def pinned(address: int, own: int, nbytes: int) -> dict:
 
 
 @item(7, "a client that is killed, idle and with a running kernel")
-def client_killed():
+@in_each_mode
+def client_killed(daemon):
     figures = {}
-    with running_daemon() as daemon:
-        baseline = free_bytes()
-        for busy in False, True:
-            with Peer(holds, busy) as client:
-                client.hear()
-                expect(free_bytes() <= baseline - NBYTES, "the client has no memory")
-                client.kill()
-            figures["seconds_to_free_busy" if busy else "seconds_to_free_idle"] = settle_free(
-                baseline
-            )
-            with Peer(holds, False) as another:
-                another.hear()
-                another.say()
-            expect(daemon.process.poll() is None, "the daemon has ended")
+    d.settle(lambda: committed() == 0, "the end of what was used before")
+    baseline = free_bytes()
+    for state, busy in ("idle", False), ("busy", True):
+        with Peer(holds, busy) as client:
+            client.hear()
+            expect(free_bytes() <= baseline - NBYTES, "the client has no memory")
+            client.kill()
+        figures[f"seconds_to_free_{state}"] = settle_free(baseline)
+        with Peer(holds, False) as another:
+            another.hear()
+            another.say()
+        expect(daemon.process.poll() is None, "the daemon has ended")
     return figures
 
 
@@ -136,9 +151,10 @@ def holds(link, busy):
 
 
 @item(8, "a daemon that is killed while a client computes")
-def daemon_killed():
+@in_each_mode
+def daemon_killed(daemon):
     baseline = free_bytes()
-    with running_daemon() as daemon, Peer(computes) as client:
+    with Peer(computes) as client:
         client.hear()
         daemon.kill()
         client.say()
@@ -168,9 +184,9 @@ def wrong_bytes(tensor, value: int) -> int:
 
 
 @item(10, "what is published has been written")
-def publish_waits():
-    with running_daemon(), cuda.current(), Peer(reads_published) as reader:
-        kernels.prepare()
+@in_each_mode
+def publish_waits(daemon):
+    with Peer(reads_published) as reader:
         reader.hear()
         stream = cuda.stream_create()
         wrong = {}
@@ -209,21 +225,20 @@ def reads_published(link):
 
 
 @item(11, "memory that is let go while others still read it")
-def release_while_reading():
-    with running_daemon(), cuda.current():
-        kernels.prepare()
-        baseline = free_bytes()
-        cx.put("x", filled(NEW))
-        readers = [Peer(reads_slowly) for _ in range(2)]
-        for reader in readers:
-            reader.hear()
-        cx.delete("x")
-        again = filled(OLD)  # must not get the memory that is still read
-        for reader in readers:
-            expect(reader.hear() == {"wrong": 0}, "a reader saw memory of somebody else")
-            reader.__exit__(None)
-        del again
-        return {"seconds_to_free": settle_free(baseline)}
+@in_each_mode
+def release_while_reading(daemon):
+    baseline = free_bytes()
+    cx.put("x", filled(NEW))
+    readers = [Peer(reads_slowly) for _ in range(2)]
+    for reader in readers:
+        reader.hear()
+    cx.delete("x")
+    again = filled(OLD)  # must not get the memory that is still read
+    for reader in readers:
+        expect(reader.hear() == {"wrong": 0}, "a reader saw memory of somebody else")
+        reader.__exit__(None)
+    del again
+    return {"seconds_to_free": settle_free(baseline)}
 
 
 def reads_slowly(link):
@@ -239,16 +254,15 @@ def reads_slowly(link):
 
 
 @item(24, "a tensor that goes while a graph is captured")
-def release_during_capture():
-    with running_daemon(), cuda.current():
-        baseline = free_bytes()
-        tensor, stream = filled(OLD), cuda.stream_create()
-        before = committed()
-        with cuda.capture(stream):
-            del tensor
-            d.settle(lambda: committed() == 0, "the end of its memory")
+@in_each_mode
+def release_during_capture(daemon):
+    tensor, stream = filled(OLD), cuda.stream_create()
+    before = committed()
+    with cuda.capture(stream):
+        del tensor
+        d.settle(lambda: committed() == 0, "the end of its memory")
     expect(before >= NBYTES, "the tensor had no memory")
-    return {"seconds_to_free": settle_free(baseline)}
+    return {}
 
 
 def committed() -> int:
