@@ -62,7 +62,7 @@ def test_a_capsule_that_nobody_takes_releases_its_array():
 
 def test_a_producer_makes_the_consumer_s_stream_wait_and_no_other(side):
     array = Array.of(np.zeros(4, np.uint8), stream=side)
-    fakecuda.launch(array, 7, 100)
+    fakecuda.launch(array, 7, 300)
     view = cuda_array.from_dlpack(array, stream=-1)
     assert view.numpy().tolist() == [0] * 4  # the legacy stream waits for blocking ones only
     view = cuda_array.from_dlpack(array, stream=cuda.LEGACY)
@@ -74,7 +74,7 @@ def test_a_producer_makes_the_consumer_s_stream_wait_and_no_other(side):
 
 def test_a_slow_reader_sees_what_is_there_when_it_reads(side):
     array = Array.of(np.full(4, 1, np.uint8))
-    seen = fakecuda.launch_read(array, 50, side)
+    seen = fakecuda.launch_read(array, 300, side)
     array.write([2, 2, 2, 2])
     with cuda.current():
         cuda.stream_synchronize(side)
@@ -83,7 +83,7 @@ def test_a_slow_reader_sees_what_is_there_when_it_reads(side):
 
 def test_delays_and_faults_end(delays, faults):  # noqa: F811
     array = Array.of(VALUES)
-    delays(50)
+    delays(300)
     array.fill_bytes(0)
     with cuda.current(), pytest.raises(cuda.CudaError, match="NOT_READY"):
         cuda.call("cuStreamQuery", None)

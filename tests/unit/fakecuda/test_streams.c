@@ -5,7 +5,7 @@
 #include "processes.h"
 
 #define NBYTES    ((size_t)4096)
-#define SLOW      100 /* ms of work: long beside a call */
+#define SLOW      300 /* ms of work: long beside a call */
 #define INVALID   901 /* a capture that was disturbed */
 #define CAPTURING 900
 
