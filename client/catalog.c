@@ -246,12 +246,13 @@ static int report_page(struct session *session, const char *prefix, struct page 
         .after_nbytes = (uint16_t)page->last_nbytes,
     };
     struct frame frame = REQUEST(LIST, &fixed);
+    struct page before = *page;
     struct call *call;
     int stop = 0;
 
     frame.tail[0] = prefix;
     frame.tail_nbytes[0] = fixed.prefix_nbytes;
-    frame.tail[1] = page->last;
+    frame.tail[1] = before.last;
     frame.tail_nbytes[1] = fixed.after_nbytes;
     int r = call_run(session, &frame, 0, &call);
     if (r != STATUS_OK) {
@@ -262,7 +263,10 @@ static int report_page(struct session *session, const char *prefix, struct page 
     for (uint32_t i = 0; r == STATUS_OK && !stop && i < reply->count; i++) {
         r = report_next(session, page, fn, context, &stop);
     }
-    *ret_more = reply->more && reply->count > 0 && !stop;
+    *ret_more = reply->more && !stop;
+    if (r == STATUS_OK && *ret_more && strcmp(page->last, before.last) <= 0) {
+        r = error(STATUS_INTERNAL, "tensorcxd sent a list that does not go on");
+    }
     call_free(session, call);
     return r;
 }

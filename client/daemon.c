@@ -91,7 +91,10 @@ static int report_page(struct session *session, uint64_t *after, int64_t answer_
         at += used;
         left -= used;
     }
-    *ret_more = reply->more && reply->count > 0 && !stop;
+    *ret_more = reply->more && !stop;
+    if (r == STATUS_OK && *ret_more && *after <= fixed.after) {
+        r = error(STATUS_INTERNAL, "tensorcxd sent a list that does not go on");
+    }
     call_free(session, call);
     return r;
 }

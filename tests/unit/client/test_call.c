@@ -7,6 +7,7 @@
 
 #include "tensorcx.h"
 
+#include "daemon.h"
 #include "peer.h"
 #include "segment.h"
 #include "storage.h"
@@ -411,6 +412,28 @@ TEST(a_reply_that_is_too_short_ends_the_session) {
     uint32_t request = peer_receive(peer, MESSAGE_DELETE)->request;
     peer_reply(peer, MESSAGE_DELETE, request, STATUS_OK, "1234", 4, -1);
     expect_lost(peer, &caller);
+    peer_destroy(peer);
+}
+
+static int count_peer(void *context, const tcx_peer_t *peer) {
+    (void)peer;
+    (*(int *)context)++;
+    return 0;
+}
+
+TEST(a_list_that_does_not_go_on_is_an_error) {
+    struct peer *peer = peer_create(&impatient);
+    struct {
+        struct wire_clients_reply fixed;
+        struct wire_client client;
+    } page = {{.count = 1, .more = 1}, {.client = 3}};
+    int count = 0;
+
+    for (uint32_t request = 1; request <= 2; request++) {
+        peer_reply(peer, MESSAGE_CLIENTS, request, STATUS_OK, &page, sizeof page, -1);
+    }
+    EXPECT_EQ(STATUS_INTERNAL, daemon_peers(peer->session, 0, 0, count_peer, &count));
+    EXPECT_EQ(2, count);
     peer_destroy(peer);
 }
 
