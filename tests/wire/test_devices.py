@@ -1,6 +1,7 @@
 """CUDA devices on the wire, in both ways to share them, on the fake driver: sizes, who has what
 mapped, unclean ends, shortage, refusals of the driver."""
 
+import contextlib
 import os
 import random
 import signal
@@ -562,6 +563,28 @@ def test_a_refusal_of_the_driver_fails_one_request(tmp_path, mode, error):
                 client.alloc(64 * MiB, 1)
             client.alloc(64 * MiB, 1)
             client.alloc(100)
+
+
+def test_while_the_driver_takes_its_time_all_else_goes_on(tmp_path, mode):
+    trace = tmp_path / "trace"
+    os.mkfifo(trace)  # the driver waits in each call until somebody reads
+    with (
+        fakecuda.machine(FAKECUDA_TRACE=str(trace)),
+        contextlib.ExitStack() as daemon_ends,
+        d.Daemon(tmp_path, f"--cuda={mode}") as daemon,
+        daemon.connect() as client,
+        contextlib.ExitStack() as stack,
+    ):
+        waiting = [stack.enter_context(daemon.connect()) for _ in range(16)]
+        for other in waiting:
+            other.send("ALLOC", nbytes=20 * MiB, device_type=CUDA, device=1)
+        daemon.settle(waiting=len(waiting))
+        client.put("x", b"x")
+        client.alloc(64 * MiB)  # committed on threads
+        assert client.stats()["waiting"] == len(waiting)
+        reader = os.open(trace, os.O_RDWR)  # has room for all that it says
+        daemon_ends.callback(os.close, reader)
+        assert {other.receive().status for other in waiting} == {Status.OK}
 
 
 def test_a_capacity_is_kept_to(tmp_path, mode):
