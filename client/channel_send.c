@@ -426,6 +426,9 @@ static int send_loaned(const struct channel_call *call, const struct tcx_tensor 
     struct channel_desc desc;
     int state = BUFFER_LOANED;
 
+    if (channel_is_at_once(call) && buffers_device(call)) {
+        return STATUS_TIMEOUT; /* its work may take long */
+    }
     int r = copy_wait(&tensor->array);
     if (r != STATUS_OK) {
         return r;

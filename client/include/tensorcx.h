@@ -413,9 +413,9 @@ TCX_API int tcx_redeem(tcx_client_t *client, const void *ticket, size_t nbytes,
  * (TCX_CLOSED). Received tensors are inherited like all others. Loans are not: they are the
  * parent's to send, the child must not write into them. */
 
-/* As 0, but waits neither for the daemon nor for whoever has the channel's lock, makes no large
- * pages ready, and TCX_TIMEOUT has no text: for callers who hold a lock of their own, and first try
- * before they give it up. */
+/* As 0, but waits neither for the daemon, nor for a CUDA device, nor for whoever has the channel's
+ * lock, makes no large pages ready, and TCX_TIMEOUT has no text: for callers who hold a lock of
+ * their own, and first try before they give it up. */
 #define TCX_AT_ONCE (-__builtin_inf())
 
 /* One handle: a participant of a channel. Its client must be closed after it. */

@@ -161,6 +161,7 @@ TEST(a_loan_is_where_the_buffers_are_and_complete_when_it_is_sent) {
     EXPECT_EQ(TCX_CUDA, tcx_tensor_array(loan)->device.type);
     CUstream stream = stream_create();
     launch(stream, loan, 0x3f, 200);
+    EXPECT_EQ(TCX_TIMEOUT, tcx_channel_send_loan(queue, loan, TCX_AT_ONCE));
     EXPECT_OK(tcx_channel_send_loan(queue, loan, 20));
     tcx_tensor_unref(loan);
     tcx_tensor_t *tensor = received(queue);
