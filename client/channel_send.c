@@ -112,23 +112,30 @@ static int refer_and_send(const struct channel_call *call, uint32_t buffer,
     return describe_and_send(call, buffer, desc);
 }
 
-/* A reference that stays as long as we hold the storage: asks for the first message only. 0 in
- * *ret_ref: there are too many. */
+#define NO_STANDING UINT64_MAX /* in storage::ref: there were too many */
+
+/* What is sent again gets a reference that stays as long as we hold it: asks for the second message
+ * only. 0 in *ret_ref: this message needs one of its own. */
 static int refer_standing(const struct channel_call *call, struct storage *storage,
                           uint64_t *ret_ref) {
     struct seat *seat = call->seat;
 
     session_lock(seat->session);
-    uint64_t ref = storage->seat == seat->serial ? storage->ref : 0;
+    int is_again = storage->seat == seat->serial;
+    uint64_t ref = is_again ? storage->ref : 0;
     session_unlock(seat->session);
-    int r = ref ? STATUS_OK : refer(call, WIRE_NO_BUFFER, &storage->id, 1, &ref);
-    if (r == STATUS_OK) {
+    int r = STATUS_OK;
+    if (is_again && ref == 0) {
+        r = refer(call, WIRE_NO_BUFFER, &storage->id, 1, &ref);
+        ref = r == STATUS_OK ? ref : NO_STANDING;
+    }
+    if (r == STATUS_OK || r == STATUS_LIMIT) {
         session_lock(seat->session);
         storage->seat = seat->serial;
         storage->ref = ref;
         session_unlock(seat->session);
     }
-    *ret_ref = ref;
+    *ret_ref = ref == NO_STANDING ? 0 : ref;
     return r == STATUS_LIMIT ? STATUS_OK : r;
 }
 

@@ -36,7 +36,7 @@ struct storage {
     uint64_t grants;            /* received and not returned; guarded by the session's lock */
     struct channel_buffer *pin; /* counted: keeps it alive even without grants; NULL: none */
     int is_hidden;              /* from a look by address: a channel's buffers; likewise */
-    uint64_t seat, ref;     /* the last standing reference, and by which seat; 0: none; likewise */
+    uint64_t seat, ref;     /* the last that sent it, and its standing reference, or 0; likewise */
     _Atomic uint64_t state; /* count * 2 + whether it is on session::released */
     struct storage *next;   /* session::released */
 };

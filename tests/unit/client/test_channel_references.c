@@ -14,15 +14,17 @@ static uint64_t id_of(const tcx_tensor_t *tensor) {
     return info_of(tensor).storage_id;
 }
 
-/* A storage that `reader` has had once. */
+/* A storage that `reader` has had twice. */
 static void given_a_sender(void) {
     given_daemon();
     other = daemon_client(&own);
     queue = open_channel(client, "q", 0, 0);
     reader = open_channel(other, "q", 0, 0);
     born = shared(client, 7, COUNT);
-    send(queue, born);
-    expect_next(reader, 7);
+    for (int i = 0; i < 2; i++) {
+        send(queue, born);
+        expect_next(reader, 7);
+    }
     expect_held(queue, 0);
 }
 
@@ -57,6 +59,26 @@ TEST(what_was_sent_before_asks_nobody) {
         expect_next(reader, 7);
     }
     EXPECT_EQ(before + 1, requests());
+    tcx_tensor_unref(born);
+    end_all();
+}
+
+TEST(what_is_sent_once_asks_once) {
+    tcx_tensor_t *sent[5];
+
+    given_a_sender();
+    for (int i = 0; i < 5; i++) {
+        sent[i] = shared(client, (float)i, COUNT);
+    }
+    uint64_t before = requests();
+    for (int i = 0; i < 5; i++) {
+        send(queue, sent[i]);
+    }
+    EXPECT_EQ(before + 5 + 1, requests());
+    for (int i = 0; i < 5; i++) {
+        tcx_tensor_unref(sent[i]);
+        expect_next(reader, (float)i);
+    }
     tcx_tensor_unref(born);
     end_all();
 }
