@@ -27,9 +27,12 @@ def from_torch(
     stays private to this process until `cx.put` or a queue copies it.
 
     Raises `cx.ExchangeError` (a `BufferError` and `ValueError`) for what cannot be exchanged: a
-    dtype other than float32, int32 and bool, a layout that is not C-contiguous, a device other than
-    the CPU, and tensors that are more than their elements: that require grad, or are conjugated,
-    negated, sparse, nested, quantised or fake. docs/exchange.md is the contract.
+    dtype other than float32, int32 and bool, a layout that is not C-contiguous, a device that is
+    neither the CPU nor CUDA, and tensors that are more than their elements: that require grad, or
+    are conjugated, negated, sparse, nested, quantised or fake. docs/exchange.md is the contract.
+
+    On a CUDA device all that the current stream had been given is done when this returns, and
+    nothing keeps PyTorch from moving the memory of `t` when it is resized: do not.
     """
     return _of_each(partial(_from_torch, copy=copy), t)  # type: ignore[no-any-return]
 
@@ -67,6 +70,8 @@ def _from_torch(t: torch.Tensor, copy: bool | None) -> cx.Tensor:
     objection = _objection(t)
     if objection:
         raise cx.ExchangeError(objection)
+    if t.is_cuda:
+        return cx.from_dlpack(t.detach(), copy=copy)  # which orders streams
     shared = cx.from_dlpack(_Producer(t), copy=copy)
     if not copy:
         t.numpy()  # which forbids PyTorch to resize the memory, and so to move it
@@ -114,7 +119,7 @@ def _objection(t: torch.Tensor) -> str | None:
         return "the tensor is a negated view: pass t.resolve_neg()"
     if t.is_meta or not has_memory(t):
         return "the tensor has no memory (it is fake, meta, or wraps others): pass a real one"
-    if not t.is_cpu:
+    if not (t.is_cpu or t.is_cuda):
         return f"device {t.device} is not exchanged: pass t.cpu()"
     if t.dtype not in _EXCHANGED:
         return (
