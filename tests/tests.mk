@@ -4,8 +4,8 @@ PYTEST := PYTHONPATH=$(BUILD)/python $(VPY) -m pytest -q -p no:cacheprovider
 
 ## check: lint, C tests under sanitizers, Python tests, packaging; under 15 minutes
 check: $(VENV)/.ready # with -j a line's targets run at once; what looks at the machine's /dev/shm runs alone
-	$(MAKE) -Otarget lint .venv-torch/.ready unit fuzz-smoke
-	$(MAKE) -Otarget python-tests torch-tests wire-tests numpy-oldest packaging
+	$(MAKE) -Otarget lint .venv-torch/.ready unit
+	$(MAKE) -Otarget fuzz-smoke python-tests torch-tests wire-tests numpy-oldest packaging
 	$(MAKE) fault-tests
 
 ## check-full: check, the NumPy matrix and the long variants of the fault tests

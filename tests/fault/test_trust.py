@@ -52,19 +52,35 @@ def test_who_listens_behind_a_file_of_ours_is_not_talked_to(folder):
         stranger.expect("was told b''")
 
 
+def daemon_says(folder) -> str:
+    """What tensorcxd writes when it does not serve there."""
+    done = subprocess.run(
+        [PROGRAM, "--socket", f"{folder}/d.sock"], capture_output=True, text=True, timeout=60,
+        env=bare_environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    return done.stderr
+
+
 def test_a_lock_that_is_a_link_is_not_followed(folder):
     target = f"{folder}/precious"
     with open(target, "w") as file:
         file.write("precious")
     os.symlink(target, f"{folder}/d.lock")
-    done = subprocess.run(
-        [PROGRAM, "--socket", f"{folder}/d.sock"], capture_output=True, text=True, timeout=60,
-        env=bare_environment(), check=False,
-    )  # fmt: skip
-    assert done.returncode == 1 and "d.lock" in done.stderr
+    assert "d.lock" in daemon_says(folder)
     with open(target) as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert file.read() == "precious"
+
+
+@ROOT_ONLY
+def test_a_dead_socket_of_somebody_else_is_left_alone(folder):
+    path = f"{folder}/d.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(path)
+    os.chown(path, STRANGER, STRANGER)
+    assert f"belongs to user {STRANGER}" in daemon_says(folder)
+    assert os.stat(path).st_uid == STRANGER
 
 
 def test_a_socket_put_in_place_of_ours_is_left_alone_and_clients_stay(start, folder):
