@@ -14,7 +14,7 @@
 #define WIRE_MAGIC       0x31584354u /* "TCX1" */
 #define WIRE_VERSION_MIN 1
 #define WIRE_VERSION_MAX 1
-#define WIRE_LAYOUT      2 /* of what clients share in memory: the bundle index, messages */
+#define WIRE_LAYOUT      1 /* of what clients share in memory: the bundle index, messages */
 
 #define WIRE_NAME_MAX    255            /* bytes of a name */
 #define WIRE_PROGRAM_MAX 255            /* bytes of a program's name */
