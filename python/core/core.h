@@ -113,8 +113,8 @@ PyObject *core_list_or_raise(struct core_state *state, int status, PyObject *lis
 /* Raises tensorcx.ExchangeError. Returns NULL. */
 PyObject *core_raise_exchange(struct core_state *state, const char *format, ...);
 
-/* Py_DECREF() of what may hold capsules: whatever their destructors do, the exception that is on its
- * way stays. */
+/* Py_DECREF() of what may hold capsules: whatever their destructors do, the exception that is on
+ * its way stays. */
 void core_drop(PyObject *object);
 
 /* As the tcx_ functions, for destructors: whatever a foreign deleter does, the exception that is on

@@ -247,3 +247,35 @@ def test_who_waits_gets_the_message_of_another_thread():
         q.send(Array.of(VALUES))
         reader.join()
         assert got[0].tolist() == VALUES.tolist()
+
+
+@pytest.mark.parametrize("way", ["put", "send", "loan", "cpu", "from_dlpack"])
+def test_other_threads_run_while_a_call_waits(side, way):
+    """A kernel may wait for what a Python thread does."""
+    t = cx.zeros(1, "int32", device="cuda:0")
+    with cx.queue("q", nbytes=4, device="cuda:0") as q:
+        loan = q.loan(1, "int32")
+        view = cuda_array.from_dlpack(loan if way == "loan" else t, stream=side)
+        over, ran = threading.Event(), []
+
+        def run():
+            while not over.wait(0.001):
+                ran.append(1)
+
+        thread = threading.Thread(target=run)
+        fakecuda.launch(view, 1, 2 * SLOW)
+        thread.start()
+        {
+            "put": lambda: cx.put("x", t, ephemeral=True),
+            "send": lambda: q.send(t),
+            "loan": lambda: q.send(loan),
+            "cpu": t.cpu,
+            "from_dlpack": lambda: cx.from_dlpack(view),
+        }[way]()
+        over.set()
+        thread.join()
+        assert len(ran) > 3
+        view.close()
+        loan.close()
+        if way == "put":
+            cx.delete("x")
