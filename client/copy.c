@@ -112,15 +112,9 @@ static int copy_to_device(const tcx_array_t *source, struct device *device, void
     return r;
 }
 
-int copy_array(const tcx_array_t *source, struct device *device, void *to) {
-    if (array_is_on_device(source)) {
-        return copy_from_device(source, device, to);
-    }
-    if (device) {
-        return copy_to_device(source, device, to);
-    }
-    layout_pack(source, to);
-    return STATUS_OK;
+int copy_across(const tcx_array_t *source, struct device *device, void *to) {
+    return array_is_on_device(source) ? copy_from_device(source, device, to)
+                                      : copy_to_device(source, device, to);
 }
 
 int copy_bytes(const void *from, size_t nbytes, struct device *device, void *to) {

@@ -16,7 +16,15 @@ static inline int array_is_on_device(const tcx_array_t *array) {
 /* Copies a checked array, packed in C order, to `to`, which is on `device` (NULL: the CPU). Begins
  * when the work in the array's stream is done, and is done on return. Between two CPU addresses it
  * cannot fail. STATUS_EXCHANGE: strided on a device; STATUS_DEVICE, STATUS_OUT_OF_MEMORY. */
-int copy_array(const tcx_array_t *source, struct device *device, void *to);
+int copy_across(const tcx_array_t *source, struct device *device, void *to);
+
+static inline int copy_array(const tcx_array_t *source, struct device *device, void *to) {
+    if (device || array_is_on_device(source)) {
+        return copy_across(source, device, to);
+    }
+    layout_pack(source, to);
+    return 0;
+}
 
 /* Bytes of the CPU to `to` on `device`, as above. */
 int copy_bytes(const void *from, size_t nbytes, struct device *device, void *to);

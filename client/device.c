@@ -121,14 +121,11 @@ static int know(void) {
     return r;
 }
 
-int device_find(tcx_device_t name, struct device **ret_device) {
+int device_look_up(tcx_device_t name, struct device **ret_device) {
     if (name.type != TCX_CUDA) {
-        *ret_device = NULL;
-        return (name.type == 0 || name.type == TCX_CPU) && name.id == 0
-                   ? STATUS_OK
-                   : error(STATUS_INVALID,
-                           "device (%d, %d): memory is on the CPU (1, 0) or a CUDA device (2, n)",
-                           (int)name.type, (int)name.id);
+        return error(STATUS_INVALID,
+                     "device (%d, %d): memory is on the CPU (1, 0) or a CUDA device (2, n)",
+                     (int)name.type, (int)name.id);
     }
     int r = know();
     if (r != STATUS_OK) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "driver.h"
@@ -29,7 +30,15 @@ struct device {
 
 /* The device that users name; *ret_device is NULL for the CPU. STATUS_DEVICE (no driver, not so
  * many devices), STATUS_INVALID (no such kind). */
-int device_find(tcx_device_t name, struct device **ret_device);
+int device_look_up(tcx_device_t name, struct device **ret_device);
+
+static inline int device_find(tcx_device_t name, struct device **ret_device) {
+    if ((uint32_t)name.type <= TCX_CPU && name.id == 0) { /* no call for the CPU */
+        *ret_device = NULL;
+        return 0;
+    }
+    return device_look_up(name, ret_device);
+}
 
 /* The same by UUID, of memory that is there. STATUS_DEVICE: this process does not see it. */
 int device_find_uuid(const unsigned char uuid[16], struct device **ret_device);
