@@ -17,11 +17,15 @@
 
 #define STACK_SIZE (512 * 1024) /* the driver's, and deleters of frameworks */
 #define RETRY_NS   (100 * NS_PER_MS)
-#define EXIT_NS    NS_PER_S /* that exit() waits for it at most */
+#define EXIT_NS    NS_PER_S       /* that exit() waits for it at most */
+#define HURRY_NS   (2 * NS_PER_S) /* an allocation */
 
 static struct tcx_tensor *_Atomic queue; /* owned, newest first */
 static atomic_int is_running;
-static atomic_size_t unfinished; /* tensors that were queued and are not let go of yet */
+static atomic_size_t queued;   /* tensors, ever */
+static atomic_size_t finished; /* of these, let go of */
+static atomic_size_t rounds;   /* of the thread, ever */
+static atomic_int hurries;     /* callers of reclaim_hurry() */
 static sem_t wake;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
@@ -43,7 +47,7 @@ int reclaim_tensor(struct tcx_tensor *tensor) {
     if (!atomic_load(&is_running)) {
         return 0;
     }
-    atomic_fetch_add(&unfinished, 1);
+    atomic_fetch_add(&queued, 1);
     tensor->next = atomic_load(&queue);
     while (!atomic_compare_exchange_weak(&queue, &tensor->next, tensor)) {
     }
@@ -135,7 +139,7 @@ static int64_t reclaim_queue(void) {
     pthread_mutex_unlock(&lock);
     while ((tensor = next_settled(&round))) {
         tensor_destroy(tensor);
-        atomic_fetch_sub(&unfinished, 1);
+        atomic_fetch_add(&finished, 1);
     }
     return waiting ? clock_after(RETRY_NS) : FOREVER;
 }
@@ -182,8 +186,40 @@ static void *run(void *unused) {
         int64_t retry = reclaim_queue();
         due = tidy_sessions();
         due = retry < due ? retry : due;
+        atomic_fetch_add(&rounds, 1);
     }
     return unused;
+}
+
+/* Whether all is let go of that was queued when there were so many. */
+static int is_finished(size_t count) {
+    return atomic_load(&finished) >= count;
+}
+
+int reclaim_is_hurried(void) {
+    return atomic_load(&hurries) > 0;
+}
+
+int reclaim_hurry(void) {
+    size_t count = atomic_load(&queued);
+    size_t round = atomic_load(&rounds);
+    int64_t deadline = clock_after(HURRY_NS);
+
+    pthread_mutex_lock(&lock);
+    int has_any = watched != NULL;
+    pthread_mutex_unlock(&lock);
+    if (!atomic_load(&is_running) || (!has_any && is_finished(count))) {
+        return 0;
+    }
+    atomic_fetch_add(&hurries, 1);
+    reclaim_wake();
+    /* The round that is under way may have begun before. */
+    while ((!is_finished(count) || atomic_load(&rounds) < round + 2) && clock_now() < deadline) {
+        poll(NULL, 0, 1);
+        reclaim_wake();
+    }
+    atomic_fetch_sub(&hurries, 1);
+    return 1;
 }
 
 /* A process that ends with something unfinished has not let go of it, and the daemon does not give
@@ -191,7 +227,8 @@ static void *run(void *unused) {
 static void finish_at_exit(void) {
     int64_t deadline = clock_after(EXIT_NS);
 
-    while (atomic_load(&is_running) && atomic_load(&unfinished) > 0 && clock_now() < deadline) {
+    while (atomic_load(&is_running) && !is_finished(atomic_load(&queued)) &&
+           clock_now() < deadline) {
         poll(NULL, 0, 1);
     }
 }
@@ -227,7 +264,8 @@ int reclaim_start(void) {
 
 void reclaim_start_over(void) {
     atomic_store(&is_running, 0);
-    atomic_store(&unfinished, 0);
+    atomic_store(&finished, atomic_load(&queued));
+    atomic_store(&hurries, 0);
     for (struct session *session = watched; session; session = session->next_watched) {
         session->is_watched = 0;
         session->forks++; /* our reference, to be given up with fork's own */

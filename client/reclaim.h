@@ -30,6 +30,13 @@ void reclaim_unwatch(struct session *session);
 /* A segment on a device is idle. */
 void reclaim_wake(void);
 
+/* Memory of a device is short: waits, for a while, until all that was let go of by now is given
+ * back and no idle segment is mapped. 0: this process has nothing to give back. No lock held. */
+int reclaim_hurry(void);
+
+/* Whether somebody waits for that. */
+int reclaim_is_hurried(void);
+
 /* For fork.c: around fork(); in the child, with all locks held, the thread is gone, and after they
  * are free what it had is dropped. */
 void reclaim_lock(void);

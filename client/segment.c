@@ -199,7 +199,7 @@ void segment_leave(struct segment *segment) {
  * Lock held. */
 static struct segment *take_idle(struct session *session, int64_t *ret_due) {
     int is_over = atomic_load(&session->is_dead) || atomic_load(&session->refs) == 1;
-    int64_t idle_ns = is_over ? 0 : IDLE_NS;
+    int64_t idle_ns = is_over || reclaim_is_hurried() ? 0 : IDLE_NS;
     int64_t now = clock_now();
 
     *ret_due = 0;

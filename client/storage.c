@@ -11,6 +11,7 @@
 #include "device_list.h"
 #include "error.h"
 #include "mapping.h"
+#include "reclaim.h"
 #include "segment.h"
 #include "session.h"
 
@@ -235,15 +236,25 @@ int64_t storage_commit_ns(uint64_t nbytes) {
 /* On a device the daemon may wait for memory that others are about to unmap. */
 #define DEVICE_NS (10 * NS_PER_S)
 
+static int ask_for_memory(struct session *session, const struct wire_alloc *fixed,
+                          struct call **ret_call) {
+    struct frame frame = REQUEST(ALLOC, fixed);
+
+    return call_run(session, &frame, fixed->device ? DEVICE_NS : storage_commit_ns(fixed->nbytes),
+                    ret_call);
+}
+
 int storage_allocate(struct session *session, const struct device *device, uint64_t nbytes,
                      struct storage **ret_storage) {
     struct wire_alloc fixed = {.nbytes = nbytes, .device_type = device ? TCX_CUDA : TCX_CPU};
-    struct frame frame = REQUEST(ALLOC, &fixed);
     struct call *call;
     int r = device_index(session, device, &fixed.device);
 
     if (r == STATUS_OK) {
-        r = call_run(session, &frame, device ? DEVICE_NS : storage_commit_ns(nbytes), &call);
+        r = ask_for_memory(session, &fixed, &call);
+        if (r == STATUS_OUT_OF_MEMORY && device && reclaim_hurry()) { /* ours may be on its way */
+            r = ask_for_memory(session, &fixed, &call);
+        }
     }
     if (r != STATUS_OK) {
         return r;

@@ -110,6 +110,30 @@ TEST(what_nobody_uses_for_a_second_is_unmapped_and_mapped_again_when_needed) {
     end_cuda();
 }
 
+/* The device has 1 GiB, of which the daemon gives nine tenths. */
+TEST(memory_that_was_just_let_go_of_can_be_had_again) {
+    int64_t most[] = {200 << 20};
+    int64_t third[] = {64 << 20};
+    tcx_tensor_t *tensors[3];
+    tcx_tensor_t *tensor;
+
+    given_cuda(VMM);
+    tcx_client_t *other = daemon_client(&own);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 3; i++) {
+            EXPECT_OK(tcx_empty(i ? client : other, cuda, float32, 1, third, &tensors[i]));
+        }
+        EXPECT_EQ(TCX_OUT_OF_MEMORY, tcx_empty(client, cuda, float32, 1, most, &tensor));
+        for (int i = 0; i < 3; i++) {
+            tcx_tensor_unref(tensors[i]);
+        }
+        EXPECT_OK(tcx_empty(client, cuda, float32, 1, most, &tensor));
+        tcx_tensor_unref(tensor);
+    }
+    tcx_client_close(other);
+    end_cuda();
+}
+
 TEST(views_keep_the_memory) {
     tcx_tensor_t *view;
 
