@@ -5,8 +5,11 @@
  * called exactly once, and what was accepted can be looked at, viewed and exported again.
  */
 #include <dlpack/dlpack.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "driver.h"
 #include "fuzz.h"
 #include "tensorcx.h"
 
@@ -19,8 +22,9 @@ struct forged {
     } managed;
     int is_versioned;
     int64_t *shape, *strides; /* owned: as many as there are dimensions, at most 64 */
-    char *data;               /* owned */
-    int deleted;
+    char *data;               /* owned, unless it is on a device */
+    int is_on_device;
+    atomic_int deleted;
 };
 
 static void delete_versioned(struct DLManagedTensorVersioned *self) {
@@ -29,6 +33,21 @@ static void delete_versioned(struct DLManagedTensorVersioned *self) {
 
 static void delete_legacy(struct DLManagedTensor *self) {
     ((struct forged *)self->manager_ctx)->deleted++;
+}
+
+/* Memory on the device 0, or NULL without a driver; never followed here. */
+static char *device_data(void) {
+    static CUdeviceptr data;
+    const char *why;
+    const struct cuda_driver *driver = data ? NULL : cuda_driver(&why);
+    CUcontext context;
+
+    if (driver && driver->context_retain(&context, 0) == CUDA_SUCCESS) {
+        driver->context_push(context);
+        assert(driver->alloc(&data, DATA_NBYTES) == CUDA_SUCCESS);
+        driver->context_pop(&context);
+    }
+    return (char *)(uintptr_t)data;
 }
 
 /* Mostly small. */
@@ -61,8 +80,14 @@ static DLTensor forge_tensor(struct forged *forged, struct input *input) {
     }
     forged->shape = any_numbers(input, count);
     forged->strides = any_numbers(input, count);
-    forged->data = aligned_alloc(64, DATA_NBYTES);
-    memset(forged->data, 1, DATA_NBYTES);
+    forged->is_on_device = (kind & 0x08) && device_data();
+    if (forged->is_on_device) {
+        forged->data = device_data();
+        tensor.device.device_type = kDLCUDA;
+    } else {
+        forged->data = aligned_alloc(64, DATA_NBYTES);
+        memset(forged->data, 1, DATA_NBYTES);
+    }
     tensor.shape = forged->shape;
     tensor.strides = kind & 0x40 ? forged->strides : NULL;
     tensor.data = kind & 0x20 ? NULL : forged->data;
@@ -168,9 +193,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     if (import(&forged, copy, &tensor) == TCX_OK) {
         use(tensor, &forged, &input);
     }
+    while (forged.is_on_device && !forged.deleted) { /* by a thread; libFuzzer's timeout */
+        usleep(20);
+    }
     assert(forged.deleted == 1);
     free(forged.shape);
     free(forged.strides);
-    free(forged.data);
+    free(forged.is_on_device ? NULL : forged.data);
     return 0;
 }

@@ -215,7 +215,7 @@ def ring() -> Iterator[bytes]:
 
 
 def dlpack() -> Iterator[bytes]:
-    for copy, versioned, layout in itertools.product(range(3), range(2), (0, 0x40, 0x50)):
+    for copy, versioned, layout in itertools.product(range(3), range(2), (0, 0x40, 0x50, 0x08)):
         yield bytes([copy, versioned, 2, layout, 2, 3, 3, 1]) + bytes(20)
 
 
