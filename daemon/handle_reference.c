@@ -72,13 +72,17 @@ static int find_room(struct call *call, uint32_t count) {
     return r != STATUS_OK && make_room(call) ? check_room(call, count) : r;
 }
 
-/* For all messages that this handle sends. */
+/* For all messages that this handle sends. One that has left may be gone once there is room. */
 static int refer_standing(struct call *call, const struct wire_refer *request,
                           struct wire_refer_reply *reply) {
     struct participant *participant;
     struct storage *storage = NULL;
     int r = find_handle(call, request->channel, request->slot, &participant);
 
+    if (r == STATUS_OK && participant->has_left) {
+        r = call_fail(call, STATUS_STALE, "handle %u of channel %" PRIu64 " has left",
+                      request->slot, request->channel);
+    }
     if (r == STATUS_OK) {
         r = find_held(call, 1, &storage);
     }

@@ -136,6 +136,26 @@ def test_it_ends_with_its_handle(daemon, client, sent):
     daemon.settle(storages=1)
 
 
+def test_who_has_left_gets_none(tmp_path):
+    """Its channel would end while room is made for the reference."""
+    with d.Daemon(tmp_path, "--client-storages=3") as running, running.connect() as client:
+        left, full = sized(client), sized(client, "full")
+        storage = client.alloc(1)["storage"]
+        for buffer in range(3):
+            full.use(buffer)
+            client.refer(full.channel, full.slot, buffer, storage)
+        client.stats()
+        for buffer in range(3):
+            full.use(buffer, False)  # and nobody tells
+        running.process.send_signal(signal.SIGSTOP)  # it finds both together
+        client.send("LEAVE", channel=left.channel, slot=left.slot)
+        tail = wire.ids((storage,))
+        client.send("REFER", tail, channel=left.channel, slot=left.slot, buffer=NO_BUFFER)
+        running.process.send_signal(signal.SIGCONT)
+        assert client.receive().status is Status.STALE
+        assert client.stats()["channels"] == 1
+
+
 def test_who_received_keeps_it_when_the_channel_is_over(daemon, client, sent):
     """The name is free meanwhile, and what nobody received is dropped."""
     seat, storage, ref = sent
