@@ -112,6 +112,37 @@ TEST(more_than_the_device_has_is_out_of_memory_with_numbers) {
     end_cuda();
 }
 
+static int count_descriptors(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+
+    while (readdir(dir)) {
+        count++;
+    }
+    closedir(dir);
+    return count;
+}
+
+TEST_BOTH(many_small_tensors_share_segments_and_descriptors) {
+    enum { COUNT = 10000 };
+    tcx_tensor_t **tensors = calloc(COUNT, sizeof(tcx_tensor_t *));
+
+    given_cuda(mode);
+    EXPECT_OK(tcx_empty(client, cuda, float32, 1, (int64_t[]){10}, &tensors[0]));
+    int descriptors = count_descriptors();
+    for (int i = 1; i < COUNT; i++) {
+        EXPECT_OK(tcx_empty(client, cuda, float32, 1, (int64_t[]){10}, &tensors[i]));
+    }
+    EXPECT_EQ(COUNT, device_now().storages);
+    EXPECT_TRUE(count_descriptors() <= descriptors + count_maps("fakecuda:"));
+    EXPECT_TRUE(count_maps("fakecuda:") <= 4);
+    for (int i = 0; i < COUNT; i++) {
+        tcx_tensor_unref(tensors[i]);
+    }
+    free(tensors);
+    end_cuda();
+}
+
 TEST(work_on_the_cpu_does_not_load_the_driver) {
     tcx_tensor_t *tensor;
     tcx_tensor_t *got;
