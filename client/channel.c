@@ -288,6 +288,12 @@ int channel_goes_on(const struct channel_call *call, enum ring_result result, in
     return result == RING_AGAIN && *ret_status == STATUS_OK;
 }
 
+void channel_tell(const struct channel_call *call, uint32_t buffer) {
+    session_lock(call->seat->session);
+    seat_note_done(call->seat, buffer);
+    session_unlock(call->seat->session);
+}
+
 /* -------------------------------------------------------------------------- shutdown, subscribe */
 
 int tcx_channel_shutdown(tcx_channel_t *channel) {

@@ -49,6 +49,9 @@ static inline int channel_is_at_once(const struct channel_call *call) {
  * May call the application, and ask the daemon who is in the way. */
 int channel_goes_on(const struct channel_call *call, enum ring_result result, int *ret_status);
 
+/* Tells the daemon, which waits for that, that what messages referred to may be free. */
+void channel_tell(const struct channel_call *call, uint32_t buffer);
+
 /* channel_report.c: STATUS_TIMEOUT, and who is in the way. `is_locked`: somebody has the lock, who
  * is not waited for any longer. */
 int channel_error_timeout(const struct channel_call *call, int is_locked);

@@ -90,13 +90,6 @@ static void send_return(struct session *session, const struct channel_buffer *bu
     call_note(session, &frame);
 }
 
-static void send_done(struct session *session, const struct channel_buffer *buffer) {
-    struct wire_done fixed = {.channel = buffer->seat->channel, .buffer = buffer->number};
-    struct frame frame = REQUEST(DONE, &fixed);
-
-    call_note(session, &frame);
-}
-
 struct channel_buffer *channel_buffers_drain(struct session *session) {
     struct channel_buffer *spent = NULL;
 
@@ -107,7 +100,7 @@ struct channel_buffer *channel_buffers_drain(struct session *session) {
         if (atomic_load(&buffer->state) == BUFFER_RETURNED) {
             send_return(session, buffer);
         } else {
-            send_done(session, buffer);
+            seat_note_done(buffer->seat, buffer->number);
         }
     }
     return spent;

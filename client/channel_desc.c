@@ -15,16 +15,10 @@ struct shared_desc {
 _Static_assert(sizeof(struct shared_desc) == RING_DESC_NBYTES, "other processes read it");
 _Static_assert(24 + 16 * CHANNEL_NDIM_MAX <= RING_DESC_NBYTES - 24, "so many dimensions fit");
 
-void channel_desc_clear(const struct ring *ring, uint32_t buffer) {
-    struct shared_desc *shared = ring_desc(ring, buffer);
-
-    __atomic_store_n(&shared->ref, 0, __ATOMIC_RELAXED);
-}
-
 void channel_desc_write(const struct ring *ring, uint32_t buffer, const struct channel_desc *desc) {
     struct shared_desc *shared = ring_desc(ring, buffer);
 
-    __atomic_store_n(&shared->ref, desc->ref, __ATOMIC_RELAXED);
+    ring_set_ref(ring, buffer, desc->ref);
     shared->storage = desc->storage;
     shared->flags =
         (desc->is_elsewhere ? (uint32_t)ELSEWHERE : 0u) | (desc->is_single ? (uint32_t)SINGLE : 0u);

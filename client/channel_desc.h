@@ -29,9 +29,6 @@ static inline void channel_desc_init(struct channel_desc *desc) {
     desc->is_single = 0;
 }
 
-/* A buffer that was just loaned: it refers to nothing of before. */
-void channel_desc_clear(const struct ring *ring, uint32_t buffer);
-
 void channel_desc_write(const struct ring *ring, uint32_t buffer, const struct channel_desc *desc);
 
 /* NULL, or a text that says what is wrong. The description is not checked against any size. */

@@ -242,6 +242,9 @@ static int receive(const struct channel_call *call, uint32_t *ret_number) {
     } while (channel_goes_on(call, result, &r));
     if (message.missed > 0) {
         atomic_fetch_add(&seat->missed, message.missed);
+        if (ring_is_watched(&seat->ring)) {
+            channel_tell(call, message.buffer);
+        }
     }
     *ret_number = message.buffer;
     return r;

@@ -25,10 +25,15 @@ static int loan_buffer(const struct channel_call *call, uint32_t *ret_buffer) {
     do {
         result = ring_loan(&call->seat->ring, &call->wait, ret_buffer);
     } while (channel_goes_on(call, result, &r));
-    if (r == STATUS_OK) {
-        channel_desc_clear(&call->seat->ring, *ret_buffer);
+    if (r == STATUS_OK && ring_clear_ref(&call->seat->ring, *ret_buffer)) {
+        channel_tell(call, *ret_buffer);
     }
     return r;
+}
+
+/* Whether a message that is sent can be the end of others: a topic's last one, or dropped ones. */
+static int may_end_others(const struct ring *ring) {
+    return ring->shape.flags & (RING_TOPIC | RING_DROP_OLDEST);
 }
 
 static int send_buffer(const struct channel_call *call, uint32_t buffer) {
@@ -40,6 +45,9 @@ static int send_buffer(const struct channel_call *call, uint32_t buffer) {
     do {
         result = ring_send(&sending.seat->ring, &sending.wait, buffer);
     } while (channel_goes_on(&sending, result, &r));
+    if (r == STATUS_OK && may_end_others(&call->seat->ring) && ring_is_watched(&call->seat->ring)) {
+        channel_tell(call, buffer);
+    }
     return r;
 }
 
@@ -55,14 +63,8 @@ static int check_room(const struct channel_call *call) {
 
 /* Gives back a buffer that is not sent. */
 static void give_back(const struct channel_call *call, uint32_t buffer) {
-    struct seat *seat = call->seat;
-    struct wire_done fixed = {.channel = seat->channel, .buffer = buffer};
-    struct frame frame = REQUEST(DONE, &fixed);
-
-    if (ring_release(&seat->ring, buffer)) {
-        session_lock(seat->session);
-        call_note(seat->session, &frame);
-        session_unlock(seat->session);
+    if (ring_release(&call->seat->ring, buffer)) {
+        channel_tell(call, buffer);
     }
 }
 

@@ -324,6 +324,13 @@ void seat_populate(struct seat *seat, uint32_t buffer, uint64_t nbytes) {
     }
 }
 
+void seat_note_done(struct seat *seat, uint32_t buffer) {
+    struct wire_done fixed = {.channel = seat->channel, .buffer = buffer};
+    struct frame frame = REQUEST(DONE, &fixed);
+
+    call_note(seat->session, &frame);
+}
+
 /* -------------------------------------------------------------------------------------- pending */
 
 void seat_put_off(struct seat *seat, struct channel_buffer *buffer) {

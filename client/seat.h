@@ -85,6 +85,10 @@ void seat_put_off(struct seat *seat, struct channel_buffer *buffer);
 /* One of those, or NULL. */
 struct channel_buffer *seat_take_pending(struct seat *seat);
 
+/* Tells the daemon, which waits for that, that what a buffer's messages referred to may be free.
+ * Lock of the session held. */
+void seat_note_done(struct seat *seat, uint32_t buffer);
+
 /* Undo replies that nobody waits for. Lock of the session held. */
 void seat_undo_join(struct session *session, const struct wire_join_reply *reply);
 void seat_undo_grant(struct session *session, const struct wire_grant *grant);

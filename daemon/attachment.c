@@ -46,6 +46,7 @@ struct attachment *attachment_create(struct channel *channel, uint32_t buffer,
     }
     channel->attachments[buffer] = attachment;
     channel->attached++;
+    ring_set_ref(&channel->ring, buffer, attachment->ref);
     return attachment;
 }
 
@@ -60,7 +61,9 @@ const struct attachment *attachment_find(const struct channel *channel, uint32_t
 static void drop_unless(struct channel *channel, const uint64_t *needed) {
     for (uint32_t buffer = 0; channel->attached > 0 && buffer < channel->ring.shape.buffers;
          buffer++) {
-        if (channel->attachments[buffer] && !mask_has(needed, buffer)) {
+        const struct attachment *attachment = channel->attachments[buffer];
+        if (attachment &&
+            !(mask_has(needed, buffer) && ring_ref(&channel->ring, buffer) == attachment->ref)) {
             drop(channel, buffer);
         }
     }

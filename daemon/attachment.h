@@ -2,8 +2,8 @@
  * attachment.h - storages that a channel's message refers to
  *
  * They are attached to the buffer that the message is in, and stay while the buffer is in use or
- * needed; then a sweep drops them. A channel owns its attachments, at most one for each buffer. Who
- * attaches is charged for each reference.
+ * needed and its description names them; then a sweep drops them. A channel owns its attachments,
+ * at most one for each buffer. Who attaches is charged for each reference.
  */
 #pragma once
 
@@ -28,7 +28,7 @@ struct attachment *attachment_create(struct channel *channel, uint32_t buffer,
 const struct attachment *attachment_find(const struct channel *channel, uint32_t buffer,
                                          uint64_t ref);
 
-/* Drops what is attached to buffers that nobody uses and no message needs. */
+/* Drops what no buffer names that is used or that a message needs. */
 void attachments_sweep(struct channel *channel);
 
 /* Drops what only messages need: nobody can receive them any more. */

@@ -83,8 +83,7 @@ bool standings_are_loose(const struct channel *channel) {
 
 static bool is_named(const struct channel *channel, uint64_t ref, const uint64_t *needed) {
     for (uint32_t buffer = 0; buffer < channel->ring.shape.buffers; buffer++) {
-        const uint64_t *named = ring_desc(&channel->ring, buffer);
-        if (mask_has(needed, buffer) && __atomic_load_n(named, __ATOMIC_RELAXED) == ref) {
+        if (mask_has(needed, buffer) && ring_ref(&channel->ring, buffer) == ref) {
             return true;
         }
     }

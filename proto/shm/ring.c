@@ -88,3 +88,11 @@ const char *ring_open(void *memory, size_t nbytes, const struct ring_shape *shap
 void *ring_desc(const struct ring *ring, uint32_t buffer) {
     return ring->descs + (size_t)buffer * RING_DESC_NBYTES;
 }
+
+uint64_t ring_ref(const struct ring *ring, uint32_t buffer) {
+    return __atomic_load_n((const uint64_t *)ring_desc(ring, buffer), __ATOMIC_RELAXED);
+}
+
+void ring_set_ref(const struct ring *ring, uint32_t buffer, uint64_t ref) {
+    __atomic_store_n((uint64_t *)ring_desc(ring, buffer), ref, __ATOMIC_RELAXED);
+}

@@ -92,11 +92,19 @@ const char *ring_open(void *memory, size_t nbytes, const struct ring_shape *shap
  * it (copied first: others can change them). */
 void *ring_desc(const struct ring *ring, uint32_t buffer);
 
+/* The first eight bytes of a description: what the message refers to. 0: nothing. */
+uint64_t ring_ref(const struct ring *ring, uint32_t buffer);
+void ring_set_ref(const struct ring *ring, uint32_t buffer, uint64_t ref);
+
 /* --------------------------------------------------------------------------------- participants */
 
 /* A free buffer, the caller's to write until it sends or releases it.
  * OK, AGAIN, TIMED_OUT, LOCKED, CLOSED, NOT_IN, BROKEN. */
 enum ring_result ring_loan(struct ring *ring, const struct ring_wait *wait, uint32_t *ret_buffer);
+
+/* Before anything is written to a loaned buffer: it no longer names what its last message referred
+ * to. True: the daemon wants to know. */
+bool ring_clear_ref(const struct ring *ring, uint32_t buffer);
 
 /* Sends a loaned buffer; when that fails the buffer still is the caller's. A full ring waits, or
  * drops its oldest. OK, AGAIN, TIMED_OUT, LOCKED, CLOSED, NOT_IN, BROKEN. */
@@ -113,6 +121,10 @@ enum ring_result ring_recv(struct ring *ring, const struct ring_wait *wait, bool
 
 /* Gives back what was loaned or received, once. True: the daemon wants to know. */
 bool ring_release(struct ring *ring, uint32_t buffer);
+
+/* After a send or receive that may be the end of other messages: whether the daemon wants to know.
+ */
+bool ring_is_watched(const struct ring *ring);
 
 /* Topics: from the next message on, or with `latest` from the last one. OK, AGAIN, TIMED_OUT,
  * LOCKED, NOT_IN (it is subscribed, or has left), BROKEN. */
@@ -169,8 +181,8 @@ void ring_repair(struct ring *ring, uint32_t client);
 /* Releases for a member what it has returned by way of the daemon. */
 void ring_release_for(struct ring *ring, uint32_t member, uint32_t buffer);
 
-/* Whether whoever releases a buffer from now on is to tell. A release that a later sweep does not
- * see is told. */
+/* Whether who makes a buffer free, or its description name something else, is to tell from now on.
+ * What a later sweep does not see is told. */
 void ring_watch(struct ring *ring, bool watched);
 
 /* How many buffers a member has now. */

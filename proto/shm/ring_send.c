@@ -105,6 +105,17 @@ enum ring_result ring_loan(struct ring *ring, const struct ring_wait *wait, uint
     return r;
 }
 
+bool ring_clear_ref(const struct ring *ring, uint32_t buffer) {
+    uint64_t *ref = ring_desc(ring, buffer);
+
+    if (__atomic_load_n(ref, __ATOMIC_RELAXED) == 0) {
+        return false;
+    }
+    __atomic_exchange_n(ref, 0, __ATOMIC_SEQ_CST);
+    RING_STEP();
+    return ring_is_watched(ring);
+}
+
 /* ----------------------------------------------------------------------------------------- send */
 
 struct sending {
@@ -190,7 +201,12 @@ void ring_release_for(struct ring *ring, uint32_t member, uint32_t buffer) {
 }
 
 bool ring_release(struct ring *ring, uint32_t buffer) {
-    ring_release_for(ring, ring->member, buffer); /* ends with a fence */
+    ring_release_for(ring, ring->member, buffer);
+    return ring_is_watched(ring);
+}
+
+bool ring_is_watched(const struct ring *ring) {
+    event_fence();
     return __atomic_load_n(&ring->control->watched, __ATOMIC_SEQ_CST);
 }
 

@@ -50,6 +50,19 @@ def test_a_message_keeps_what_it_refers_to_until_it_is_read(daemon, client):
     daemon.settle(storages=1)
 
 
+def test_a_buffer_that_is_loaned_again_keeps_nothing_of_before(daemon, client):
+    """It was never seen free: the next who loaned it was faster than the sweep."""
+    seat = sized(client)
+    storage = client.alloc(100)["storage"]
+    seat.use(0)
+    client.refer(seat.channel, seat.slot, 0, storage)
+    client.release((storage, 1))
+    daemon.settle(storages=2)
+    seat.name(0, 0)
+    client.send("DONE", channel=seat.channel, buffer=0)
+    daemon.settle(storages=1)
+
+
 def test_only_who_uses_the_buffer_attaches_and_redeems(daemon, client):
     seat = sized(client)
     storage = client.alloc(10)["storage"]

@@ -277,3 +277,81 @@ TEST(the_pinned_outlives_its_daemon) {
     client = daemon_client(&own);
     end();
 }
+
+/* ----------------------------------------------------------------------- received by nobody */
+
+/* A channel with buffers, and in it `times` messages with a tensor that is nobody's any more. */
+static tcx_channel_t *given_sent(unsigned flags, uint32_t capacity, int times) {
+    given_daemon();
+    tcx_channel_t *channel = open_channel(client, "t", flags, capacity);
+    tcx_tensor_t *first = loan(channel, COUNT); /* gives it its size */
+    tcx_tensor_unref(first);
+    born = shared(client, 7, COUNT);
+    for (int i = 0; i < times; i++) {
+        send(channel, born);
+    }
+    tcx_tensor_unref(born);
+    expect_settles(client, 1, 2);
+    return channel;
+}
+
+static void end_channel(tcx_channel_t *channel) {
+    expect_settles(client, 1, 1);       /* its buffers: while it is open */
+    EXPECT_OK(tcx_delete(client, "t")); /* a queue with messages would stay */
+    tcx_channel_close(channel);
+    end();
+}
+
+TEST(a_topics_last_message_is_free_when_the_next_is_sent) {
+    for (int times = 1; times <= 2; times++) {
+        tcx_channel_t *topic = given_sent(TCX_CHANNEL_TOPIC, 0, times);
+        send_number(topic, 1);
+        end_channel(topic);
+    }
+}
+
+TEST(what_is_dropped_to_send_is_free) {
+    for (int times = 1; times <= 2; times++) {
+        tcx_channel_t *dropping = given_sent(TCX_CHANNEL_DROP_OLDEST, 2, times);
+        send_number(dropping, 1);
+        send_number(dropping, 2);
+        end_channel(dropping);
+    }
+}
+
+TEST(what_is_dropped_to_loan_is_free) {
+    tcx_tensor_t *loans[10];
+
+    for (int times = 1; times <= 2; times++) {
+        tcx_channel_t *dropping = given_sent(TCX_CHANNEL_DROP_OLDEST, 2, times);
+        for (int i = 0; i < 10; i++) {
+            loans[i] = loan(dropping, COUNT);
+        }
+        expect_settles(client, 1, 1);
+        for (int i = 0; i < 10; i++) {
+            tcx_tensor_unref(loans[i]);
+        }
+        end_channel(dropping);
+    }
+}
+
+TEST(what_is_skipped_is_free_before_the_newest_is_done) {
+    for (int times = 1; times <= 2; times++) {
+        given_daemon();
+        tcx_channel_t *topic =
+            open_channel(client, "t", TCX_CHANNEL_TOPIC | TCX_CHANNEL_DROP_OLDEST, 0);
+        tcx_channel_t *newest = subscribe(topic, 1);
+        born = shared(client, 7, COUNT);
+        for (int i = 0; i < times; i++) {
+            send(topic, born);
+        }
+        tcx_tensor_unref(born);
+        send_number(topic, 1);
+        expect_settles(client, 1, 2);
+        tcx_tensor_t *received = receive(newest);
+        expect_settles(client, 1, 1);
+        tcx_tensor_unref(received);
+        tcx_channel_close(newest);
+        end_channel(topic);
+    }
+}
