@@ -72,6 +72,10 @@ static int find_room(struct call *call, uint32_t count) {
     return r != STATUS_OK && make_room(call) ? check_room(call, count) : r;
 }
 
+static bool is_full(const struct channel *channel) {
+    return channel->standing_count >= channel->ring.shape.buffers;
+}
+
 /* For all messages that this handle sends. One that has left may be gone once there is room. */
 static int refer_standing(struct call *call, const struct wire_refer *request,
                           struct wire_refer_reply *reply) {
@@ -91,7 +95,10 @@ static int refer_standing(struct call *call, const struct wire_refer *request,
     }
     const struct channel *channel = participant->channel;
     const struct standing *standing = standing_of(participant, storage);
-    if (!standing && channel->standing_count >= channel->ring.shape.buffers) {
+    if (!standing && is_full(channel)) {
+        channels_settle(&call->server->channels); /* what was let go of just now */
+    }
+    if (!standing && is_full(channel)) {
         return call_fail(call, STATUS_LIMIT, "channel %" PRIu64 " has %u standing references",
                          channel->id, channel->standing_count);
     }

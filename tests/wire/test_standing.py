@@ -189,15 +189,19 @@ def test_it_is_for_one_storage_that_the_client_holds(client, sent, drops):
     drops.expect(client)
 
 
-def test_there_are_at_most_as_many_as_buffers(client):
+def test_there_are_at_most_as_many_as_buffers(daemon, client):
     seat = sized(client, capacity=1, buffers=2)
     storages = [client.alloc(1)["storage"] for _ in range(3)]
     for storage in storages[:2]:
         stand(client, seat, storage)
     with refused(Status.LIMIT, "2 standing references"):
         stand(client, seat, storages[2])
+    daemon.process.send_signal(signal.SIGSTOP)  # it finds both together
     client.release((storages[0], 1))
-    stand(client, seat, storages[2])
+    tail = wire.ids(storages[2:])
+    client.send("REFER", tail, channel=seat.channel, slot=seat.slot, buffer=NO_BUFFER)
+    daemon.process.send_signal(signal.SIGCONT)
+    assert client.receive().status is Status.OK
 
 
 def test_they_count_as_their_senders(tmp_path):
