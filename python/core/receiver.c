@@ -9,7 +9,7 @@ static PyObject *receive(struct core_state *state, PyObject *self, double timeou
     tcx_tensor_t *tensor = NULL;
     tcx_bundle_t *bundle = NULL;
     tcx_channel_t *channel = channel_of(self);
-    int status = tcx_channel_recv(channel, TCX_AT_ONCE, 0, &tensor, &bundle);
+    int status = tcx_channel_recv(channel, TCX_AT_ONCE, spin_us, &tensor, &bundle);
     if (status == TCX_TIMEOUT) {
         CORE_BEGIN_ASKING
         status = tcx_channel_recv(channel, timeout, spin_us, &tensor, &bundle);

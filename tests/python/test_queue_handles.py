@@ -100,8 +100,10 @@ def test_timeouts_that_cannot_be_are_refused(q, value):
     for call in (lambda: q.recv(value), lambda: q.send(1, value), lambda: q.loan(1, "int8", value)):
         with pytest.raises(ValueError, match="timeout"):
             call()
-    with pytest.raises(ValueError, match="spin_us"):
-        q.recv(0, spin_us=-1)
+    q.send(1)  # it is wrong also where there is nothing to wait for
+    for wrong in -1, math.nan:
+        with pytest.raises(ValueError, match="spin_us"):
+            q.recv(0, spin_us=wrong)
     with pytest.raises(TypeError):
         q.recv(0, spin_us="1")
 
