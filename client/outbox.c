@@ -36,6 +36,16 @@ static int merge(struct session *session, const struct frame *frame) {
     return 1;
 }
 
+/* Whether a DONE says what the last message will say, too: that the daemon is to look. */
+static int repeats(const struct session *session, const struct frame *frame) {
+    const struct queued *last = session->outbox_last;
+    const struct wire_header *header = last ? (const void *)last->bytes : NULL;
+
+    return last && frame->header.opcode == MESSAGE_DONE && header->opcode == MESSAGE_DONE &&
+           ((const struct wire_done *)(const void *)(header + 1))->channel ==
+               ((const struct wire_done *)frame->fixed)->channel;
+}
+
 static void close_descriptor(int fd) {
     if (fd >= 0) {
         close(fd);
@@ -46,7 +56,7 @@ static enum sent enqueue(struct session *session, const struct frame *frame) {
     size_t nbytes = frame_nbytes(frame);
     size_t capacity = nbytes + (frame->header.opcode == MESSAGE_RELEASE ? RELEASE_ROOM : 0);
 
-    if (merge(session, frame)) {
+    if (merge(session, frame) || repeats(session, frame)) {
         return SENT;
     }
     struct queued *queued = malloc(sizeof *queued + capacity);

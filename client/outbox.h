@@ -19,7 +19,7 @@ enum sent {
 };
 
 /* Sends a message after those that wait already, or queues a copy; a RELEASE may join one that is
- * queued. Takes frame->fd, also on failure. Never returns LATER. */
+ * queued, a DONE is not repeated. Takes frame->fd, also on failure. Never returns LATER. */
 enum sent outbox_send(struct session *session, const struct frame *frame);
 
 /* Sends what the socket takes by now. */

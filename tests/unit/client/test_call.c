@@ -636,6 +636,35 @@ TEST(what_is_let_go_arrives_without_another_call) {
     peer_destroy(peer);
 }
 
+static void tell_done(struct peer *peer, uint64_t channel) {
+    struct wire_done fixed = {.channel = channel};
+    struct frame frame = REQUEST(DONE, &fixed);
+
+    session_lock(peer->session);
+    call_note(peer->session, &frame);
+    session_unlock(peer->session);
+}
+
+TEST(a_channel_that_is_done_is_told_once_while_the_daemon_is_slow) {
+    enum { COUNT = 20000 };
+    struct peer *peer = peer_create(&patient);
+    struct wire_done done = {0};
+    int messages = 0;
+
+    for (int i = 0; i < COUNT; i++) {
+        tell_done(peer, 1);
+    }
+    EXPECT_TRUE(has_outbox(peer));
+    tell_done(peer, 2);
+    while (done.channel != 2) {
+        memcpy(&done, peer_receive(peer, MESSAGE_DONE) + 1, sizeof done);
+        messages++;
+    }
+    EXPECT_TRUE(messages < COUNT / 4);
+    expect_works(peer);
+    peer_destroy(peer);
+}
+
 TEST(a_session_outlives_its_last_user_until_all_is_sent) {
     enum { COUNT = 5000 };
     struct peer *peer = peer_create(&patient);
