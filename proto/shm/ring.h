@@ -58,6 +58,8 @@ struct ring {
     uint32_t words;     /* of a mask of M bits */
     uint32_t client;    /* whose locks this view takes: 1 to 2^31 - 1; 0 for the daemon */
     uint32_t member;    /* which one this is; for the daemon nothing */
+    uint32_t turn;      /* loans since it last slept or gave way */
+    uint32_t woken;     /* free_event's count of wake-ups then */
     uint32_t broken;    /* set once RING_BROKEN was found */
 };
 

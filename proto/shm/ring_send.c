@@ -2,8 +2,12 @@
 
 #include "ring_cursor.h"
 #include "ring_mask.h"
+#include <sched.h>
+
 #include "ring_step.h"
 #include "ring_wait.h"
+
+#define TURN 24 /* loans in a row while others are woken */
 
 static bool is_closed(const struct ring *ring) {
     return __atomic_load_n(&ring->control->closed, __ATOMIC_ACQUIRE);
@@ -91,9 +95,27 @@ static bool buffer_is_likely(const struct ring *ring) {
            mask_find_free(ring, busy, 0) < ring->shape.buffers;
 }
 
+/* A sleeper that was woken gets a processor when the kernel's slice of one that runs is over,
+ * milliseconds later, and until then that one would take each buffer. */
+static void give_way(struct ring *ring) {
+    uint32_t turn = __atomic_load_n(&ring->turn, __ATOMIC_RELAXED) + 1;
+
+    if (turn >= TURN) {
+        uint32_t event = __atomic_load_n(&ring->control->free_event, __ATOMIC_RELAXED);
+        uint32_t woken = event & ~EVENT_WAITS;
+        if (__atomic_exchange_n(&ring->woken, woken, __ATOMIC_RELAXED) != woken) {
+            sched_yield();
+        }
+        turn = 0;
+    }
+    __atomic_store_n(&ring->turn, turn, __ATOMIC_RELAXED);
+}
+
 enum ring_result ring_loan(struct ring *ring, const struct ring_wait *wait, uint32_t *ret_buffer) {
     const struct ring_quest quest = {&ring->control->free_event, look_for_buffer, buffer_is_likely};
     struct loan loan = {0};
+
+    give_way(ring);
     enum ring_result r = quest_run(ring, &quest, &loan, wait);
 
     if (r == RING_OK) {

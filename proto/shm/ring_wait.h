@@ -46,6 +46,7 @@ quest_sleep(struct ring *ring, const struct ring_quest *quest, void *what, uint6
     if (*slice_ns == 0) {
         *slice_ns = ring_now() + SLICE_NS;
     }
+    __atomic_store_n(&ring->turn, 0, __ATOMIC_RELAXED); /* it is the others' turn */
     uint64_t until = deadline_ns < *slice_ns ? deadline_ns : *slice_ns;
     if (event_sleep(quest->event, value, until)) {
         return RING_NOTHING;

@@ -165,7 +165,7 @@ def from_many(run: Run) -> Facts:
             arguments = {
                 "senders": senders,
                 "nbytes": scale.small,
-                "count": scale.batch * 500,
+                "count": scale.batch * 2000,
                 "cpus": cpus,
             }
             actions = {
