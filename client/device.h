@@ -25,7 +25,7 @@ struct device {
     CUdevice handle;
     CUuuid uuid;
     _Atomic(CUcontext) context; /* retained; NULL: not yet */
-    CUdeviceptr token;          /* device_settle()'s: a byte that is yet to be freed; 0: none */
+    CUdeviceptr token;          /* device_settle()'s: memory that is yet to be freed; 0: none */
 };
 
 /* The device that users name; *ret_device is NULL for the CPU. STATUS_DEVICE (no driver, not so
