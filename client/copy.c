@@ -175,6 +175,24 @@ static int check_same(const tcx_array_t *to, const tcx_array_t *source) {
     return STATUS_OK;
 }
 
+/* Neither memcpy() nor the driver copies to where it still reads: through memory of our own. */
+static int copy_overlapping(const tcx_array_t *to, const tcx_array_t *source, size_t nbytes,
+                            struct device *device) {
+    void *packed = malloc(nbytes);
+    int r = packed ? copy_array(source, NULL, packed) : error_plain(STATUS_OUT_OF_MEMORY);
+
+    r = r == STATUS_OK ? copy_bytes(packed, nbytes, device, to->data) : r;
+    free(packed);
+    return r;
+}
+
+static int overlap(const tcx_array_t *to, const tcx_array_t *source, size_t nbytes) {
+    uintptr_t a = (uintptr_t)to->data;
+    uintptr_t b = (uintptr_t)source->data;
+
+    return (a < b ? b - a : a - b) < nbytes;
+}
+
 int tcx_array_copy(const tcx_array_t *to, const tcx_array_t *source) {
     struct device *device = NULL;
     uint64_t nbytes;
@@ -184,5 +202,9 @@ int tcx_array_copy(const tcx_array_t *to, const tcx_array_t *source) {
     r = r == STATUS_OK ? check_same(to, source) : r;
     r = r == STATUS_OK ? device_find(to->device, &device) : r;
     r = r == STATUS_OK ? device_wait(device, to->stream) : r;
-    return r == STATUS_OK ? copy_array(source, device, to->data) : r;
+    if (r == STATUS_OK) {
+        r = overlap(to, source, nbytes) ? copy_overlapping(to, source, nbytes, device)
+                                        : copy_array(source, device, to->data);
+    }
+    return r;
 }

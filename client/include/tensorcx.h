@@ -242,8 +242,9 @@ TCX_API int tcx_is_shared(tcx_client_t *client, const void *data, size_t nbytes)
  * device `source` must be C-contiguous (TCX_EXCHANGE); TCX_DEVICE. */
 TCX_API int tcx_array_pack(const tcx_array_t *source, void *to, size_t nbytes);
 
-/* The same into `to`: of the same dtype and shape, C-contiguous, on any device. The copy is
- * complete, and begins when the work of both streams is done. */
+/* The same into `to`: of the same dtype and shape, C-contiguous, on any device. They may overlap if
+ * `source` is C-contiguous, too. The copy is complete, and begins when the work of both streams is
+ * done. */
 TCX_API int tcx_array_copy(const tcx_array_t *to, const tcx_array_t *source);
 
 /* ---------------------------------------------------------------------------------------- names */

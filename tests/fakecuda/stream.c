@@ -86,8 +86,10 @@ static void touch_memory(const struct work *work) {
         call_lose_context();
     } else if (work->kind == FILL) {
         memset(to, work->value, work->nbytes);
+    } else if (to < from + work->nbytes && from < to + work->nbytes) {
+        memset(to, 0xdd, work->nbytes); /* undefined in the driver */
     } else {
-        memmove(to, from, work->nbytes);
+        memcpy(to, from, work->nbytes);
     }
     pthread_rwlock_unlock(&memory_lock);
 }

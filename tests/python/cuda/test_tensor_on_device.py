@@ -147,6 +147,16 @@ def test_assignment_copies_to_the_device():
     assert here.tolist() == seen(t).tolist()
 
 
+def test_assignment_may_overlap():
+    t = cx.asarray(np.arange(6, dtype="f4"), device="cuda:0")
+    t[:4] = t[2:]
+    assert t.cpu().tolist() == [2, 3, 4, 5, 4, 5]
+    t[1:] = t[:5]
+    assert t.cpu().tolist() == [2, 2, 3, 4, 5, 4]
+    t[...] = t
+    assert t.cpu().tolist() == [2, 2, 3, 4, 5, 4]
+
+
 def test_assignment_between_devices_changes_no_dtype_and_repeats_nothing():
     t = cx.zeros((2, 3), "float32", device="cuda:0")
     for wrong in (on_device([1, 2, 3]), on_device(np.zeros((3, 2), "f4"))):
