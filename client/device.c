@@ -273,7 +273,7 @@ int device_wait(struct device *device, intptr_t stream) {
 /* cuCtxSynchronize() ends, with an error, every graph capture on the device, whichever thread
  * records it. cuMemFree() is allowed beside captures to a thread in relaxed mode, and waits as
  * well: "managing memory allocations using cudaMalloc and cudaFree causes the GPU to synchronize
- * across all executing CUDA streams" (CUDA programming guide, stream-ordered memory allocator); of a
+ * across all executing CUDA streams" (CUDA programming guide, stream-ordered memory allocator). A
  * whole block, since the driver might take back a part of one without that. A full device has no
  * memory for it, so there it is the former. */
 #define TOKEN_NBYTES ((size_t)2 << 20)

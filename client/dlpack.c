@@ -148,33 +148,50 @@ static int check(const DLTensor *tensor, tcx_array_t *ret_array, uint64_t *ret_n
 
 /* --------------------------------------------------------------------------------------- import */
 
-/* A tensor on the foreign memory, which it owns from now on. Memory that is a storage of this
- * client's daemon is known again. */
-static int share(tcx_client_t *client, const struct import *import, const tcx_array_t *array,
-                 uint64_t nbytes, tcx_tensor_t **ret_tensor) {
+/* The storage of this client's daemon that the memory is, so that it is known again; NULL: none. */
+static int find_own(tcx_client_t *client, const tcx_array_t *array, uint64_t nbytes,
+                    struct storage **ret_storage) {
     struct session *session = client_last(client);
+    struct storage *storage = session ? hold_find(session, array->data, nbytes) : NULL;
+    int r = storage ? hold_check_device(storage, array) : STATUS_OK;
+
+    session_unref(session);
+    if (r != STATUS_OK) {
+        storage_unref(storage);
+        return error(STATUS_EXCHANGE, "%s", tcx_error());
+    }
+    *ret_storage = storage;
+    return STATUS_OK;
+}
+
+/* A tensor on the foreign memory, which it owns from now on; and takes `storage`, what that is of
+ * ours. */
+static int share(const struct import *import, const tcx_array_t *array, uint64_t nbytes,
+                 struct storage *storage, tcx_tensor_t **ret_tensor) {
     struct tcx_tensor *tensor = tensor_create(array, nbytes, NULL);
 
-    if (tensor) {
-        tensor->storage = session ? hold_find(session, array->data, nbytes) : NULL;
-        *ret_tensor = tensor;
+    if (!tensor) {
+        storage_unref(storage);
+        return STATUS_OUT_OF_MEMORY;
     }
-    session_unref(session);
-    if (tensor && import->exported) {
+    tensor->storage = storage;
+    if (import->exported) {
         /* Not a chain: that would be as deep as a program likes, and so its release. */
         struct tcx_tensor *base = import->exported->base;
         tensor->base = tcx_tensor_ref(base ? base : import->exported);
         import->release(import->managed);
-    } else if (tensor) {
+    } else {
         tensor->foreign = import->managed;
         tensor->release = import->release;
     }
-    return tensor ? STATUS_OK : STATUS_OUT_OF_MEMORY;
+    *ret_tensor = tensor;
+    return STATUS_OK;
 }
 
 /* Takes import->managed. */
 static int import_tensor(tcx_client_t *client, const struct import *import, tcx_copy_mode_t copy,
                          tcx_tensor_t **ret_tensor) {
+    struct storage *own = NULL;
     tcx_array_t array;
     uint64_t nbytes = 0;
     int r = check(import->tensor, &array, &nbytes);
@@ -183,13 +200,15 @@ static int import_tensor(tcx_client_t *client, const struct import *import, tcx_
         r = error(STATUS_EXCHANGE,
                   "the tensor is read-only and sharing it would allow writes: pass copy=True");
     }
+    r = r == STATUS_OK ? find_own(client, &array, nbytes, &own) : r;
     if (r == STATUS_OK && copy != TCX_COPY_ALWAYS) {
-        r = share(client, import, &array, nbytes, ret_tensor);
+        r = share(import, &array, nbytes, own, ret_tensor);
         if (r == STATUS_OK) {
             return r;
         }
     } else if (r == STATUS_OK) {
         r = tcx_copy(client, &array, (tcx_device_t){0}, ret_tensor);
+        storage_unref(own);
     }
     import->release(import->managed);
     return r;

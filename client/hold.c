@@ -123,8 +123,7 @@ int hold_again(struct session *session, struct storage *storage, struct storage 
     return r;
 }
 
-/* Addresses of all devices differ, so who asks for one that is not the array's has mistaken it. */
-static int check_device(const struct storage *storage, const tcx_array_t *array) {
+int hold_check_device(const struct storage *storage, const tcx_array_t *array) {
     tcx_device_t is = device_name(storage->device);
     tcx_device_t said = array->device;
     char is_text[DEVICE_TEXT_SIZE];
@@ -145,7 +144,7 @@ int hold_array(struct session *session, const tcx_array_t *array, size_t nbytes,
         *ret_storage = NULL;
         return STATUS_OK;
     }
-    int r = check_device(found, array);
+    int r = hold_check_device(found, array);
     r = r == STATUS_OK ? hold_again(session, found, ret_storage) : r;
     storage_unref(found);
     return r;

@@ -31,3 +31,7 @@ int hold_again(struct session *session, struct storage *storage, struct storage 
  * says. */
 int hold_array(struct session *session, const tcx_array_t *array, size_t nbytes,
                struct storage **ret_storage);
+
+/* STATUS_INVALID: the storage, which has the array's bytes, is on another device than the array
+ * says. Addresses of all devices differ, so who says so has mistaken it. */
+int hold_check_device(const struct storage *storage, const tcx_array_t *array);

@@ -228,27 +228,41 @@ static void array_of(const DLTensor *tensor, tcx_array_t *ret_array) {
     };
 }
 
-int dlpack_open(struct core_state *state, PyObject *capsule, struct source *ret_source) {
+/* 0, or -1 and an exception; what the capsule carries is the source's in either case. */
+static int take_source(struct core_state *state, PyObject *capsule, struct source *source) {
     struct DLManagedTensorVersioned *versioned =
         capsule_take(capsule, VERSIONED, "used_" VERSIONED);
     struct DLManagedTensor *legacy =
         versioned ? NULL : capsule_take(capsule, LEGACY, "used_" LEGACY);
-    struct source source = {.release = release_versioned, .managed = versioned};
     if (legacy) {
-        source = (struct source){.release = release_legacy, .managed = legacy};
-        array_of(&legacy->dl_tensor, &source.array);
-    } else if (!versioned) {
+        *source = (struct source){.release = release_legacy, .managed = legacy};
+        array_of(&legacy->dl_tensor, &source->array);
+    } else if (versioned) {
+        *source = (struct source){.release = release_versioned, .managed = versioned};
+        if (versioned->version.major != DLPACK_MAJOR_VERSION) {
+            core_raise_exchange(state, "the producer speaks DLPack %u.%u, we %d.x",
+                                (unsigned)versioned->version.major,
+                                (unsigned)versioned->version.minor, DLPACK_MAJOR_VERSION);
+            return -1;
+        }
+        array_of(&versioned->dl_tensor, &source->array);
+        source->array.readonly = (versioned->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+    } else {
         refuse(state, capsule);
         return -1;
-    } else if (versioned->version.major != DLPACK_MAJOR_VERSION) {
-        core_raise_exchange(state, "the producer speaks DLPack %u.%u, we %d.x",
-                            (unsigned)versioned->version.major, (unsigned)versioned->version.minor,
-                            DLPACK_MAJOR_VERSION);
+    }
+    if (source->array.device.type == 0) { /* to the library that is the CPU */
+        core_raise_exchange(state, "the DLPack capsule names no device: its type is 0");
+        return -1;
+    }
+    return 0;
+}
+
+int dlpack_open(struct core_state *state, PyObject *capsule, struct source *ret_source) {
+    struct source source = {0};
+    if (take_source(state, capsule, &source) < 0) {
         source_close(&source);
         return -1;
-    } else {
-        array_of(&versioned->dl_tensor, &source.array);
-        source.array.readonly = (versioned->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
     }
     *ret_source = source;
     return 0;

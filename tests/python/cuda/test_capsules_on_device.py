@@ -35,6 +35,7 @@ MALFORMED = {
     "negative stride": {"strides": (-3, 1)},
     "not aligned": {"byte_offset": 2},
     "managed memory": {"device": (13, 0)},
+    "no device": {"device": (0, 0)},
     "no such device": {"device": (forge.CUDA, 7)},
     "negative device": {"device": (forge.CUDA, -1)},
     "another major version": {"version": (2, 0)},
@@ -94,6 +95,19 @@ def test_a_capsule_decides_where_the_memory_is():
     forged = Forge(data=there.address, device=(forge.CUDA, 1))
     t = cx.asarray(Producer(forged, device=CUDA))
     assert (t.device, t.cpu().tolist()) == ("cuda:1", VALUES.tolist())
+
+
+@pytest.mark.parametrize("take", TAKE.keys() - {"assigned"})  # which asks no client
+@pytest.mark.parametrize(
+    "where, said",
+    [("cuda:0", (forge.CPU, 0)), ("cuda:0", (forge.CUDA, 1)), ("cpu", CUDA)],
+)
+def test_shared_memory_is_where_it_is_whatever_a_capsule_says(where, said, take):
+    t = cx.asarray(VALUES, copy=True, device=where)
+    forged = Forge(data=t.data_ptr(), device=said)
+    with pytest.raises((cx.ExchangeError, cx.DeviceError, ValueError)):
+        TAKE[take](Producer(forged, device=CUDA))
+    fakecuda.d.settle(forged.is_released_once)
 
 
 def test_an_error_of_the_producer_passes_unchanged():
