@@ -244,10 +244,11 @@ static bool is_needed(const struct channel *channel) {
            (is_queue && channel->name_nbytes > 0 && channel->storage && channel_depth(channel) > 0);
 }
 
-/* Who has received what a message refers to may have no hold on it, only the buffer. */
+/* Who has received what a message refers to may have no hold on it, only the buffer. Bits of seats
+ * that nobody has were written by somebody who should not. */
 static bool is_kept(struct channel *channel) {
     attachments_drop_sent(channel);
-    if (channel->attached + channel->standing_count == 0) {
+    if (channel->seated == 0 || channel->attached + channel->standing_count == 0) {
         return false;
     }
     take_name(channel);

@@ -25,6 +25,7 @@ void participant_free(struct participant *participant) {
     channel->open -= !participant->has_left;
     list_remove(&participant->link);
     participant->participants->count--;
+    channel_touch(channel);
     free(participant);
 }
 

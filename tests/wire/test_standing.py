@@ -180,6 +180,18 @@ def test_who_received_keeps_it_when_the_channel_is_over(daemon, client, sent):
         daemon.settle(storages=0, channels=0)
 
 
+def test_bits_of_a_seat_that_nobody_has_keep_no_channel(daemon, client):
+    with daemon.connect() as sender:
+        left, seat = sized(sender), sized(sender)
+        sender.send("LEAVE", channel=left.channel, slot=left.slot)
+        sender.stats()
+        send(seat, 0, stand(sender, seat, sender.alloc(100)["storage"]))
+        seat.use(0, slot=left.slot)
+    daemon.settle(clients=1, storages=2)  # the message is still to be received
+    client.delete("q")
+    daemon.settle(storages=0, channels=0)
+
+
 def test_it_is_for_one_storage_that_the_client_holds(client, sent, drops):
     seat, storage, _ = sent
     with refused(Status.STALE, "does not hold"):
