@@ -31,8 +31,9 @@ void reclaim_unwatch(struct session *session);
 void reclaim_wake(void);
 
 /* Memory of a device is short: waits, for a while, until all that was let go of by now is given
- * back and no idle segment is mapped. 0: this process has nothing to give back. No lock held. */
-int reclaim_hurry(void);
+ * back, no idle segment is mapped, and the daemon of the session that asks knows. 0: this process
+ * has nothing to give back. No lock held. */
+int reclaim_hurry(const struct session *session);
 
 /* Whether somebody waits for that. */
 int reclaim_is_hurried(void);

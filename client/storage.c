@@ -252,7 +252,8 @@ int storage_allocate(struct session *session, const struct device *device, uint6
 
     if (r == STATUS_OK) {
         r = ask_for_memory(session, &fixed, &call);
-        if (r == STATUS_OUT_OF_MEMORY && device && reclaim_hurry()) { /* ours may be on its way */
+        /* Ours may be on its way. */
+        if (r == STATUS_OUT_OF_MEMORY && device && reclaim_hurry(session)) {
             r = ask_for_memory(session, &fixed, &call);
         }
     }
