@@ -15,7 +15,7 @@ static int load(struct call *call) {
     if (r == -EAGAIN) {
         return call_wait(call, &devices->waiters);
     }
-    return r == STATUS_OK ? r : call_fail(call, r, "%s", devices->why);
+    return r == STATUS_OK ? r : call_fail(call, r, "tensorcxd cannot use CUDA: %s", devices->why);
 }
 
 int find_memory(struct call *call, unsigned device, struct segments **ret_segments) {

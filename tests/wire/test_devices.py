@@ -519,7 +519,7 @@ def test_without_a_device_the_cpu_works(tmp_path, mode, variant, extra, words):
     env = fakecuda.environment(variant, FAKECUDA_DIR=str(tmp_path), **extra)
     with d.Daemon(tmp_path, f"--cuda={mode}", env=env) as daemon, daemon.connect() as client:
         for call in client.devices, lambda: client.alloc(1, 1):
-            with refused(Status.DEVICE, words):
+            with refused(Status.DEVICE, "tensorcxd cannot use CUDA: ", words):
                 call()
         client.put("x", b"x")
         assert client.stats()["devices"] == 0
