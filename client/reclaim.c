@@ -28,6 +28,7 @@ static atomic_size_t queued;   /* tensors, ever */
 static atomic_size_t finished; /* of these, let go of */
 static atomic_size_t rounds;   /* of the thread, ever */
 static atomic_int hurries;     /* callers of reclaim_hurry() */
+static atomic_int is_ending;   /* deleters are not to be called any more */
 static sem_t wake;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
@@ -140,6 +141,9 @@ static int64_t reclaim_queue(void) {
     *last = atomic_exchange(&queue, NULL);
     pthread_mutex_unlock(&lock);
     while ((tensor = next_settled(&round))) {
+        if (atomic_load(&is_ending)) {
+            tensor->foreign = NULL;
+        }
         tensor_destroy(tensor);
         atomic_fetch_add(&finished, 1);
     }
@@ -251,6 +255,11 @@ static void finish_at_exit(void) {
            clock_now() < deadline) {
         poll(NULL, 0, 1);
     }
+}
+
+void tcx_devices_end(void) {
+    finish_at_exit();
+    atomic_store(&is_ending, 1);
 }
 
 int reclaim_start(void) {

@@ -592,6 +592,11 @@ TCX_API int tcx_synchronize(tcx_device_t device, intptr_t stream);
 TCX_API int tcx_device_push(tcx_device_t device);
 TCX_API void tcx_device_pop(tcx_device_t device);
 
+/* For an interpreter that is about to end: waits, a second at most, until what was let go of on
+ * devices is given back. From then on no deleter of foreign memory on a device is called: what it
+ * would run may be gone. */
+TCX_API void tcx_devices_end(void);
+
 typedef struct tcx_device_entry {
     tcx_device_t device;      /* id -1: not visible to this process */
     const char *uuid;         /* "GPU-" and so on, as nvidia-smi prints it */

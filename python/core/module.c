@@ -112,11 +112,22 @@ static void core_free(void *module) {
     core_clear(module);
 }
 
+/* Before the interpreter ends: deleters of Python objects need it. */
+static PyObject *core_devices_end(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS;
+    tcx_devices_end();
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"register", core_register, METH_VARARGS, NULL},
     {"version", core_version, METH_NOARGS, "Version of the library."},
     {"describe", source_describe, METH_O, NULL},
     {"on_device", device_call, METH_VARARGS, NULL},
+    {"devices_end", core_devices_end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

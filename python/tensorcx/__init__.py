@@ -9,6 +9,8 @@ A local daemon owns the memory and starts by itself. A tensor lives as long as a
 or any process uses it. `Client` is one daemon; the functions here use a default one.
 """
 
+import atexit
+
 from tensorcx import _platform
 
 _platform.check()
@@ -114,6 +116,7 @@ __all__ = [
 # The C half makes these, and raises those.
 _core.register(Tensor, Bundle, BY_STATUS, KNOWN, format_of, shape_of, message_of)
 _multiprocessing.register()
+atexit.register(_core.devices_end)
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # where users find it; error texts show it

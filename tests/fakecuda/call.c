@@ -1,6 +1,7 @@
 #include "fake.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +79,9 @@ static CUresult injected(const char *function) {
                 result = (CUresult)rule->error;
             }
         }
+    }
+    if ((int)result == -SIGKILL) {
+        raise(SIGKILL);
     }
     if (result == CUDA_ERROR_ILLEGAL_ADDRESS) {
         call_lose_context();

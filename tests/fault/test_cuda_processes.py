@@ -334,6 +334,23 @@ threading.Thread(target=lambda: seen(t), daemon=True).start()
     settle(lambda: fakecuda.used() == 0, "the end of the memory")
 
 
+def test_the_end_of_an_interpreter_waits_for_deleters(daemon):
+    """They are called when the device is done, and those of this producer are Python functions."""
+    code = """
+import atexit, weakref
+def look(): assert [array() for array in arrays] == [None] * 50
+arrays = [Array.of(VALUES) for _ in range(50)]
+foreign = [cx.from_dlpack(array) for array in arrays]
+arrays[:] = map(weakref.ref, arrays)
+atexit.unregister(cx._core.devices_end)
+atexit.register(look)  # the last that is registered is the first that runs
+atexit.register(cx._core.devices_end)
+fakecuda.launch(Array.of(VALUES), 3, 200)
+del foreign
+"""
+    run(CUDA + code, socket=daemon.path)
+
+
 def test_the_daemon_is_killed(start):
     """What is mapped stays, by descriptor: nobody owns it any more but who uses it."""
     daemon = start("--cuda=vmm", checked=False)
