@@ -18,6 +18,7 @@ struct rule {
     atomic_int calls;
 };
 
+static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rule rules[RULES_MAX];
 static int rule_count;
 static _Atomic pid_t owner; /* who called cuInit() */
@@ -27,6 +28,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 int delay_ms;
 
 static void read_rules(const char *text) {
+    pthread_mutex_lock(&rules_lock);
     rule_count = 0;
     while (text && *text && rule_count < RULES_MAX) {
         struct rule *rule = &rules[rule_count];
@@ -45,6 +47,7 @@ static void read_rules(const char *text) {
         text = strchr(text, ',');
         text = text ? text + 1 : NULL;
     }
+    pthread_mutex_unlock(&rules_lock);
 }
 
 static void read_environment(void) {
@@ -71,6 +74,7 @@ static void trace(const char *function) {
 static CUresult injected(const char *function) {
     CUresult result = CUDA_SUCCESS;
 
+    pthread_mutex_lock(&rules_lock);
     for (int i = 0; i < rule_count; i++) {
         struct rule *rule = &rules[i];
         if (strcmp(rule->function, function) == 0) {
@@ -80,6 +84,7 @@ static CUresult injected(const char *function) {
             }
         }
     }
+    pthread_mutex_unlock(&rules_lock);
     if ((int)result == -SIGKILL) {
         raise(SIGKILL);
     }
