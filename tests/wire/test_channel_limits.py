@@ -6,6 +6,7 @@ import signal
 import daemon as d
 import pytest
 import wire
+from refusal import refused
 from ring import Seat
 from wire_table import CONSTANTS, Status
 
@@ -14,10 +15,6 @@ CREATE, TOPIC = CONSTANTS["JOIN_CREATE"], CONSTANTS["JOIN_TOPIC"]
 
 def sized(connection: wire.Connection, name="q", **fields) -> Seat:
     return Seat(connection.join(name, buffer_nbytes=1000, **fields))
-
-
-def refused(status: Status, *words: str):
-    return pytest.raises(wire.Refused, match=f"^{status.name}: .*" + ".*".join(words))
 
 
 def release(seat: Seat, buffer: int, client: wire.Connection):

@@ -10,6 +10,7 @@ import struct
 import daemon as d
 import pytest
 import wire
+from refusal import refused
 from ring import JOINED, LEFT, SUBSCRIBED, Seat
 from wire_table import CONSTANTS, Status
 
@@ -23,10 +24,6 @@ def joined(connection: wire.Connection, name="q", **fields) -> Seat:
 
 def sized(connection: wire.Connection, name="q", **fields) -> Seat:
     return joined(connection, name, buffer_nbytes=1000, **fields)
-
-
-def refused(status: Status, *words: str):
-    return pytest.raises(wire.Refused, match=f"^{status.name}: .*" + ".*".join(words))
 
 
 def settle_channels(connection: wire.Connection, count: int):

@@ -5,6 +5,7 @@ import signal
 import daemon as d
 import pytest
 import wire
+from refusal import refused
 from ring import Seat
 from wire_table import CONSTANTS, Status
 
@@ -13,10 +14,6 @@ CREATE, NO_BUFFER = CONSTANTS["JOIN_CREATE"], CONSTANTS["WIRE_NO_BUFFER"]
 
 def sized(connection: wire.Connection, name="q", **fields) -> Seat:
     return Seat(connection.join(name, buffer_nbytes=1000, **fields))
-
-
-def refused(status: Status, *words: str):
-    return pytest.raises(wire.Refused, match=f"^{status.name}: .*" + ".*".join(words))
 
 
 def stand(client: wire.Connection, seat: Seat, storage: int) -> int:
