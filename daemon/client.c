@@ -2,12 +2,9 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
@@ -19,31 +16,12 @@
 #include "server.h"
 
 /* A batch, so that one busy client cannot keep all others waiting. */
-enum { MESSAGES_PER_EVENT = 32, DESCRIPTORS_UNREAD_MAX = 64 };
-
-/* Every message in a socket takes the kernel more than this. */
-enum { UNREAD_MESSAGE_MIN = 512 };
+enum { MESSAGES_PER_EVENT = 32 };
 
 /* How often a kernel without memory for a reply is asked again. */
 enum { STARVED_MS = 5 };
 
-/* A reply that the socket did not take yet. */
-struct unsent {
-    struct list link; /* client::output */
-    size_t nbytes;
-    int fd; /* owned; -1: none */
-    char bytes[];
-};
-
 /* ---------------------------------------------------------------------------------------- close */
-
-static void unsent_free(struct unsent *unsent) {
-    list_remove(&unsent->link);
-    if (unsent->fd >= 0) {
-        close(unsent->fd);
-    }
-    free(unsent);
-}
 
 /* It is no longer one of those that have not said HELLO. */
 static void greeted(struct client *client) {
@@ -64,9 +42,7 @@ static void disconnect(struct client *client, const char *reason) {
     shutdown(client->fd, SHUT_RDWR);
     closer_close(&client->fd, 1);
     client->fd = -1;
-    while (!list_is_empty(&client->output)) {
-        unsent_free(container_of(client->output.next, struct unsent, link));
-    }
+    output_fini(&client->output);
     dispatch_forget(client);
     greeted(client);
     client->server->connected--;
@@ -169,127 +145,46 @@ static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_n
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
+/* The same events again, or other ones, now that there is more or less to send. */
 static void watch(struct client *client) {
     struct server *server = client->server;
-    bool waits_for_room = !list_is_empty(&client->output) && !client->is_starved;
+    bool waits_for_room = !output_is_empty(&client->output) && !client->output.is_starved;
 
-    if (client->is_starved && !server->resend_ms) {
+    if (client->output.is_starved && !server->resend_ms) {
         server->resend_ms = server_now(server) + STARVED_MS;
     }
     uv_poll_start(client->poll, UV_READABLE | (waits_for_room ? UV_WRITABLE : 0), on_event);
-}
-
-static void keep_for_later(struct client *client, const struct frame *frame) {
-    size_t nbytes = frame_nbytes(frame);
-    struct unsent *unsent = NULL;
-
-    if (client->output_nbytes + nbytes <= client->server->options->max_output) {
-        unsent = malloc(sizeof *unsent + nbytes);
-    }
-    if (!unsent) {
-        client_close(client, "does not read its replies (--max-output)", false);
-        return;
-    }
-    unsent->nbytes = nbytes;
-    unsent->fd = frame->fd < 0 ? -1 : fcntl(frame->fd, F_DUPFD_CLOEXEC, 0);
-    frame_flatten(frame, unsent->bytes);
-    list_append(&client->output, &unsent->link);
-    client->output_nbytes += nbytes;
-    if (frame->fd >= 0 && unsent->fd < 0) {
-        client_close(client, "no descriptor left for a reply", false);
-        return;
-    }
-    watch(client);
-}
-
-/* Answers instead of a reply whose descriptor the kernel refuses to have on its way. */
-static int send_refusal(const struct client *client, const struct wire_header *header) {
-    static const char text[] =
-        "too many descriptors are on their way between this user's processes (the kernel's limit "
-        "is RLIMIT_NOFILE): repeat the call";
-    struct frame frame = {
-        .header = *header, .tail = {text}, .tail_nbytes = {sizeof text - 1}, .fd = -1};
-
-    frame.header.status = STATUS_SYSTEM;
-    return connection_send(client->fd, &frame);
-}
-
-/* A reply that has given its client a seat must reach it, be it without the descriptor. */
-static bool is_good_without(const struct wire_header *header) {
-    return header->opcode == MESSAGE_JOIN;
-}
-
-/* Whether a send that ended with `r` is to be tried again: once the socket is writable, or after a
- * while. */
-static bool is_for_later(struct client *client, int r) {
-    client->is_starved = r == -ENOBUFS || r == -ENOMEM;
-    return client->is_starved || r == -EAGAIN;
-}
-
-/* Nobody will read this reply. That is no reason to close: what the peer has sent before it ended,
- * as that it forked, is still to be read. */
-static bool is_in_vain(int r) {
-    return r == -EPIPE || r == -ECONNRESET;
 }
 
 void client_send(struct client *client, const struct frame *frame) {
     if (!client_is_connected(client)) {
         return;
     }
-    if (!list_is_empty(&client->output)) {
-        keep_for_later(client, frame);
-        return;
+    const char *broken = output_send(&client->output, client->fd, frame);
+    if (broken) {
+        client_close(client, broken, false);
+    } else if (!output_is_empty(&client->output)) {
+        watch(client);
     }
-    int r = connection_send(client->fd, frame);
-    if (r == -ETOOMANYREFS) {
-        struct frame bare = *frame;
-        bare.fd = -1;
-        r = is_good_without(&frame->header) ? connection_send(client->fd, &bare)
-                                            : send_refusal(client, &frame->header);
-    }
-    if (is_for_later(client, r)) {
-        keep_for_later(client, frame);
-    } else if (r < 0 && !is_in_vain(r)) {
-        client_close(client, strerror(-r), false);
-    }
-}
-
-static int send_unsent(const struct client *client, struct unsent *unsent) {
-    struct wire_header header;
-    int r = connection_send_bytes(client->fd, unsent->bytes, unsent->nbytes, unsent->fd);
-
-    if (r != -ETOOMANYREFS) {
-        return r;
-    }
-    memcpy(&header, unsent->bytes, sizeof header);
-    if (!is_good_without(&header)) {
-        return send_refusal(client, &header);
-    }
-    header.nfds = 0;
-    memcpy(unsent->bytes, &header, sizeof header);
-    return connection_send_bytes(client->fd, unsent->bytes, unsent->nbytes, -1);
 }
 
 static void flush(struct client *client) {
-    while (!list_is_empty(&client->output)) {
-        struct unsent *unsent = container_of(client->output.next, struct unsent, link);
-        int r = send_unsent(client, unsent);
-        if (is_for_later(client, r)) {
-            break;
-        }
-        if (r < 0 && !is_in_vain(r)) {
-            client_close(client, strerror(-r), false);
-            return;
-        }
-        client->output_nbytes -= unsent->nbytes;
-        unsent_free(unsent);
+    const char *broken = output_flush(&client->output, client->fd);
+
+    if (broken) {
+        client_close(client, broken, false);
+    } else {
+        watch(client);
     }
-    watch(client);
+}
+
+bool client_may_send_descriptor(struct client *client) {
+    return output_may_send_descriptor(&client->output, client->fd);
 }
 
 /* Who is refused goes when it has been told. */
 static void leave(struct client *client) {
-    if (client_is_connected(client) && client->is_leaving && list_is_empty(&client->output)) {
+    if (client_is_connected(client) && client->is_leaving && output_is_empty(&client->output)) {
         client_close(client, "refused", false);
     }
 }
@@ -299,30 +194,13 @@ uint64_t clients_do_due(struct server *server, uint64_t now_ms) {
         server->resend_ms = 0;
         list_for_each (link, &server->clients) {
             struct client *client = container_of(link, struct client, link);
-            if (client_is_connected(client) && client->is_starved) {
+            if (client_is_connected(client) && client->output.is_starved) {
                 flush(client);
                 leave(client);
             }
         }
     }
     return server->resend_ms ? server->resend_ms : UINT64_MAX;
-}
-
-bool client_may_send_descriptor(struct client *client) {
-    int unread;
-
-    /* The kernel forgets a message some time after it was received, so a client that has read all
-     * may still seem to have a few unread: what counts is how many these bytes can be at most. */
-    if (client->descriptors >= DESCRIPTORS_UNREAD_MAX && list_is_empty(&client->output) &&
-        ioctl(client->fd, SIOCOUTQ, &unread) == 0 &&
-        unread / UNREAD_MESSAGE_MIN < DESCRIPTORS_UNREAD_MAX) {
-        client->descriptors = (unsigned)(unread / UNREAD_MESSAGE_MIN);
-    }
-    if (client->descriptors >= DESCRIPTORS_UNREAD_MAX) {
-        return false;
-    }
-    client->descriptors++;
-    return true;
 }
 
 /* -------------------------------------------------------------------------------------- receive */
@@ -410,7 +288,7 @@ void client_admit(struct client *client) {
 static void init_books(struct client *client) {
     struct server *server = client->server;
 
-    list_init(&client->output);
+    output_init(&client->output, server->options->max_output);
     list_init(&client->names);
     list_init(&client->parked);
     client->page.closed = on_page_closed;

@@ -21,6 +21,7 @@
 #include "import.h"
 #include "lifepage.h"
 #include "list.h"
+#include "output.h"
 #include "participant.h"
 #include "process.h"
 
@@ -47,10 +48,7 @@ struct client {
     struct uv_poll_s *poll; /* owned until closed, then by libuv */
     struct lifepage page;   /* not open: closed, or it never had one */
     struct process process; /* watched once it has mapped memory of a device */
-    struct list output;     /* of struct unsent: replies that the socket did not take yet */
-    uint64_t output_nbytes;
-    bool is_starved; /* the kernel has no memory for the next of them, whatever the socket says */
-    unsigned descriptors; /* sent, and perhaps not received yet */
+    struct output output;   /* replies that the socket did not take yet */
 
     struct account *account; /* owned together with what it made */
     struct forkpages forks;
@@ -77,9 +75,7 @@ void client_close(struct client *client, const char *reason, bool gone);
 /* The peer broke the protocol: logs that and closes. */
 void client_drop(struct client *client, const char *rule);
 
-/* Sends, or keeps for later what the socket does not take now; may close the client. A reply whose
- * descriptor the kernel refuses to have on its way becomes one with STATUS_SYSTEM, but for that of
- * JOIN, which goes without. */
+/* Sends, or keeps for later what the socket does not take now (output.h); may close the client. */
 void client_send(struct client *client, const struct frame *frame);
 
 /* Sends again what the kernel had no memory for. Returns when to call it again. */
@@ -89,7 +85,7 @@ uint64_t clients_do_due(struct server *server, uint64_t now_ms);
  * any more. 0 or a negative errno. */
 int client_watch_process(struct client *client);
 
-/* Whether another descriptor may be sent: few of those before are still unread. */
+/* output_may_send_descriptor() */
 bool client_may_send_descriptor(struct client *client);
 
 static inline bool client_is_connected(const struct client *client) {
