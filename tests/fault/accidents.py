@@ -23,6 +23,20 @@ OPERATIONS = [
     "list", "fork",
 ]  # fmt: skip
 
+# operations_channel.c, and operations_cuda.c for who has a device.
+OF_CHANNELS = [
+    "make-queue", "join-queue", "leave-queue", "shutdown-queue", "delete-queue", "fork-queue",
+    "send-small", "send-first", "send-large", "send-shared", "send-bundle", "send-loan",
+    "return-loan", "send-late", "send-in-vain", "receive-small", "receive-large",
+    "receive-shared", "receive-bundle", "receive-late", "receive-in-vain", "release-received",
+    "subscribe", "lag",
+]  # fmt: skip
+OF_CUDA = [
+    "cuda-put", "cuda-put-shared", "cuda-put-bundle", "cuda-get", "cuda-copy-between",
+    "cuda-release", "cuda-hurry", "cuda-disconnect", "cuda-ticket", "cuda-redeem",
+    "cuda-make-queue", "cuda-send-shared", "cuda-send-loan", "cuda-receive",
+]  # fmt: skip
+
 # Small slabs are quickly made, and 2 MiB are a segment of their own. What nobody uses goes at once,
 # and a ticket without a sender when nobody is left.
 OPTIONS = (
@@ -117,7 +131,7 @@ def no_more(now: tuple[int, ...], before: tuple[int, ...]) -> bool:
 def nothing_remains(daemon: Daemon):
     """Waits until the daemon has nothing, but for the names that clients left."""
     with daemon.connect() as second:
-        for name in second.names():
+        for name in [*second.names(), *(c["name"] for c in second.channels() if c["name"])]:
             second.delete(name)
         second.put("after", b"still here")
         assert second.get("after")["grant"]["nbytes"] == 10
@@ -140,8 +154,9 @@ def compile_all(folder: Path):
         "-pthread",
     ]
     library = ["-I", package / "include", package / "lib" / "libtensorcx.so.0"]
+    library += [f"-Wl,-rpath,{package}/lib"]
     for command in (
         ["-shared", "-fPIC", here / "accident.c", "-o", folder / "accident.so", "-ldl"],
-        [here / "operations.c", "-o", folder / "operations", *library, f"-Wl,-rpath,{package}/lib"],
+        [*here.glob("operations*.c"), "-o", folder / "operations", *library],
     ):
         subprocess.run([*compiler, *command], check=True)

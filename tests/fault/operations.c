@@ -8,56 +8,47 @@
  * own and before any accident; "act" is the operation itself; "drop" lets go of what came of it;
  * "clean" gives everything back.
  */
+#include "operations.h"
+
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <tensorcx.h>
 #include <unistd.h>
 
-#define SMALL      3
-#define LARGE      (2 << 20) /* a segment of its own, with the capacity that the tests give */
-#define FILL       7
-#define STACK      (256 << 10)
-#define CHILD_DIED 100 /* beside tcx_status */
+#define FILL  7
+#define STACK (256 << 10)
 
 static tcx_client_options_t options = {.no_autostart = 1};
-static tcx_client_t *client; /* does the operation */
-static tcx_client_t *other;  /* sets the scene, and is gone: it would share its mappings */
-static tcx_tensor_t *kept;   /* mapped before, by `client`; stays readable whatever happens */
-static tcx_tensor_t *tensor;
-static tcx_bundle_t *bundle;
-static char ticket[TCX_TICKET_MAX];
-static size_t ticket_nbytes;
+tcx_client_t *client;
+tcx_client_t *other;
+tcx_tensor_t *kept;
+tcx_tensor_t *tensor;
+tcx_bundle_t *bundle;
+char ticket[TCX_TICKET_MAX];
+size_t ticket_nbytes;
 static char bytes[LARGE];
 
 static const int64_t large_shape[] = {LARGE};
-static const tcx_array_t large = {
+const tcx_array_t large = {
     .data = bytes, .dtype = {TCX_UINT, 8, 1}, .ndim = 1, .shape = large_shape};
 static const int64_t small_shape[] = {SMALL};
-static const tcx_array_t small = {
+const tcx_array_t small = {
     .data = bytes, .dtype = {TCX_UINT, 8, 1}, .ndim = 1, .shape = small_shape};
 
-/* What a preparation does must work, if not with a connection to a daemon that is gone. */
-#define MUST(call)                                                       \
-    do {                                                                 \
-        int status_ = (call);                                            \
-        if (status_ == TCX_LOST) {                                       \
-            status_ = (call);                                            \
-        }                                                                \
-        if (status_ != TCX_OK) {                                         \
-            fprintf(stderr, "%s: %d %s\n", #call, status_, tcx_error()); \
-            exit(1);                                                     \
-        }                                                                \
-    } while (0)
+tcx_client_t *open_client(void) {
+    tcx_client_t *opened = NULL;
+
+    MUST(tcx_client_open(&options, &opened));
+    return opened;
+}
 
 static int drop(void) {
     tcx_tensor_unref(tensor);
     tcx_bundle_unref(bundle);
     tensor = NULL;
     bundle = NULL;
+    channels_drop();
     return TCX_OK;
 }
 
@@ -143,42 +134,21 @@ static int do_wait_in_vain(void) {
     return r == TCX_TIMEOUT ? TCX_OK : r;
 }
 
-static int publisher_pipe[2];
-static tcx_client_t *publisher;
-static pthread_t publisher_thread;
-
-/* Most likely puts the name after the wait for it has begun; either order is right. */
-static void *publish_late(void *unused) {
-    char word;
-
-    (void)unused;
-    if (read(publisher_pipe[0], &word, 1) == 1) {
-        usleep(5000);
-        for (int i = 0; i < 3 && tcx_put(publisher, "late", &small, NULL, NULL) != TCX_OK; i++) {
-        }
-    }
-    return NULL;
+static int put_late(tcx_client_t *late) {
+    return tcx_put(late, "late", &small, NULL, NULL);
 }
 
 static void have_publisher(void) {
     (void)tcx_delete(other, "late");
-    if (!publisher) {
-        MUST(tcx_client_open(&options, &publisher));
-    }
-    MUST(tcx_client_connect(publisher));
-    if (pthread_create(&publisher_thread, NULL, publish_late, NULL) != 0) {
-        abort();
-    }
+    late_prepare(put_late);
 }
 
 static int do_wait(void) {
     const tcx_get_options_t patient = {.timeout = 60};
 
-    if (write(publisher_pipe[1], "x", 1) != 1) {
-        abort();
-    }
+    late_begin();
     int r = tcx_get(client, "late", &patient, &tensor, NULL);
-    pthread_join(publisher_thread, NULL);
+    late_end();
     return r;
 }
 
@@ -236,7 +206,7 @@ static int do_redeem_bundle(void) {
     return tcx_redeem(client, ticket, ticket_nbytes, NULL, &bundle);
 }
 
-static int is_intact(const tcx_tensor_t *large_one) {
+int is_intact(const tcx_tensor_t *large_one) {
     return memcmp(tcx_tensor_array(large_one)->data, bytes, LARGE) == 0;
 }
 
@@ -295,11 +265,7 @@ static int do_die(void) {
     return WIFSIGNALED(status) ? TCX_OK : TCX_INTERNAL;
 }
 
-static const struct operation {
-    const char *name;
-    void (*prepare)(void); /* may be NULL */
-    int (*act)(void);
-} operations[] = {
+static const struct operation core_operations[] = {
     {"connect", NULL, do_connect},
     {"put-small", NULL, do_put_small},
     {"put-large", NULL, do_put_large},
@@ -320,14 +286,19 @@ static const struct operation {
     {"list", have_large, do_list},
     {"fork", have_inheritance, do_fork},
     {"die", NULL, do_die},
+    {NULL, NULL, NULL},
 };
 
 /* --------------------------------------------------------------------------------------- words */
 
 static const struct operation *find(const char *name) {
-    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
-        if (strcmp(operations[i].name, name) == 0) {
-            return &operations[i];
+    const struct operation *const all[] = {core_operations, channel_operations, cuda_operations};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        for (const struct operation *operation = all[i]; operation->name; operation++) {
+            if (strcmp(operation->name, name) == 0) {
+                return operation;
+            }
         }
     }
     fprintf(stderr, "no operation \"%s\"\n", name);
@@ -337,11 +308,11 @@ static const struct operation *find(const char *name) {
 static int prepare(const struct operation *operation) {
     drop();
     if (!client) {
-        MUST(tcx_client_open(&options, &client));
+        client = open_client();
         MUST(tcx_copy(client, &large, (tcx_device_t){0}, &kept));
     }
     if (operation->prepare) {
-        MUST(tcx_client_open(&options, &other));
+        other = open_client();
         operation->prepare();
         tcx_client_close(other);
     }
@@ -363,9 +334,9 @@ static int clean(void) {
     drop();
     tcx_tensor_unref(kept);
     tcx_client_close(client);
-    tcx_client_close(publisher);
+    late_clean();
     kept = NULL;
-    client = publisher = NULL;
+    client = NULL;
     return TCX_OK;
 }
 
@@ -405,7 +376,7 @@ static void keep_stack(void) {
 int main(int argc, char **argv) {
     char line[64];
 
-    if (argc != 2 || pipe(publisher_pipe) != 0) {
+    if (argc != 2) {
         return 2;
     }
     options.socket = argv[1];

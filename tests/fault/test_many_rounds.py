@@ -1,11 +1,11 @@
 """Round after round of everything a client can do: nothing grows, in the client or the daemon."""
 
 import pytest
-from accidents import OPERATIONS, OPTIONS, Accidents, Client, no_more, nothing_remains
+from accidents import OF_CHANNELS, OPERATIONS, OPTIONS, Accidents, Client, no_more, nothing_remains
 from daemon import bare_environment, settle
 from helpers import resident_bytes
 
-EVERYTHING = [*OPERATIONS, "put-expiring", "put-ephemeral", "die"]
+EVERYTHING = [*OPERATIONS, *OF_CHANNELS, "put-expiring", "put-ephemeral", "die"]
 ROOM = 1 << 20  # that the resident memory of a process may vary
 
 
@@ -35,8 +35,8 @@ def rounds_of_everything(built, folder, start, rounds):
         client.finish()
 
 
-def test_a_hundred_rounds(built, folder, start):
-    rounds_of_everything(built, folder, start, 100)
+def test_fifty_rounds(built, folder, start):
+    rounds_of_everything(built, folder, start, 50)
 
 
 @pytest.mark.slow
