@@ -90,6 +90,10 @@ const char *text_from_python(PyObject *text) {
     return utf8;
 }
 
+PyObject *text_to_python(const char *text) {
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 int shape_from_python(PyObject *tuple, int64_t *ret_shape, int32_t *ret_ndim) {
     Py_ssize_t ndim = PyTuple_Size(tuple);
     if (ndim < 0)

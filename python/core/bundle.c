@@ -159,6 +159,7 @@ static PyObject *get_closed(PyObject *self, void *closure) {
 
 static PyMethodDef methods[] = {
     {"close", bundle_close, METH_NOARGS,
+     "close($self, /)\n--\n\n"
      "Ends this handle. Tensors taken from it, and views of them, live on."},
     {"_items", bundle_items, METH_NOARGS, NULL},
     CORE_METHOD("_handle", bundle_handle, NULL),

@@ -123,31 +123,24 @@ static PyObject *channel_info(CORE_METHOD_ARGUMENTS) {
     CORE_BEGIN_ASKING
     tcx_channel_info(channel_of(self), &info);
     CORE_END_ASKING
-    PyObject *device = device_to_python(info.device);
-    if (!device)
-        return NULL;
-    return Py_BuildValue("{s:I, s:I, s:I, s:I, s:K, s:K, s:K, s:I, s:I, s:I, s:K, s:O, s:N}", /* */
+    return Py_BuildValue("{s:I, s:I, s:I, s:I, s:K, s:K, s:K, s:I, s:I, s:I, s:K, s:N, s:N}", /* */
                          "flags", info.flags, "capacity", info.capacity, "buffers", info.buffers,
                          "participants", info.participants, "buffer_bytes", info.buffer_nbytes,
                          "bytes", info.nbytes, "messages", info.messages, "depth", info.depth,
                          "handles", info.handles, "readers", info.readers, "missed", info.missed,
-                         "is_shut_down", info.is_closed ? Py_True : Py_False, "device", device);
+                         "is_shut_down", PyBool_FromLong(info.is_closed), "device",
+                         device_to_python(info.device));
 }
 
-/* Adds to the list `context`, without the GIL. Non-zero stops: an exception is set. */
-static int add_holder(void *context, const tcx_holder_t *holder) {
+static PyObject *holder_to_python(const tcx_holder_t *holder) {
+    return Py_BuildValue("{s:K, s:i, s:N, s:I, s:I}", "client", holder->client, "pid", holder->pid,
+                         "program", text_to_python(holder->program), "buffers", holder->buffers,
+                         "behind", holder->behind);
+}
+
+static int add_holder(void *list, const tcx_holder_t *holder) {
     core_enter_python();
-    PyObject *program =
-        PyUnicode_DecodeUTF8(holder->program, (Py_ssize_t)strlen(holder->program), "replace");
-    PyObject *item = program ? Py_BuildValue("{s:K, s:i, s:O, s:I, s:I}", "client", holder->client,
-                                             "pid", holder->pid, "program", program, "buffers",
-                                             holder->buffers, "behind", holder->behind)
-                             : NULL;
-    int failed = !item || PyList_Append(context, item) < 0;
-    Py_XDECREF(item);
-    Py_XDECREF(program);
-    core_leave_python();
-    return failed;
+    return core_list_add(list, holder_to_python(holder));
 }
 
 static PyObject *channel_holders(CORE_METHOD_ARGUMENTS) {
@@ -167,8 +160,8 @@ static PyObject *seated_to_python(const tcx_channel_entry_t *entry) {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list && i < entry->seated_count; i++) {
         const tcx_participant_t *seat = &entry->seated[i];
-        PyObject *item = Py_BuildValue("{s:K, s:O, s:I, s:I}", "client", seat->client, "is_open",
-                                       seat->is_open ? Py_True : Py_False, "buffers", seat->buffers,
+        PyObject *item = Py_BuildValue("{s:K, s:N, s:I, s:I}", "client", seat->client, "is_open",
+                                       PyBool_FromLong(seat->is_open), "buffers", seat->buffers,
                                        "behind", seat->behind);
         if (!item || PyList_Append(list, item) < 0)
             Py_CLEAR(list);
@@ -177,27 +170,18 @@ static PyObject *seated_to_python(const tcx_channel_entry_t *entry) {
     return list;
 }
 
-/* As add_holder(). */
-static int add_channel(void *context, const tcx_channel_entry_t *entry) {
+static PyObject *entry_to_python(const tcx_channel_entry_t *entry) {
+    return Py_BuildValue("{s:s, s:I, s:I, s:I, s:I, s:K, s:K, s:I, s:N, s:N, s:N}", /* */
+                         "name", entry->name, "flags", entry->flags, "capacity", entry->capacity,
+                         "buffers", entry->buffers, "participants", entry->participants,
+                         "buffer_bytes", entry->buffer_nbytes, "messages", entry->messages, "depth",
+                         entry->depth, "is_shut_down", PyBool_FromLong(entry->is_closed), "seated",
+                         seated_to_python(entry), "device", device_to_python(entry->device));
+}
+
+static int add_channel(void *list, const tcx_channel_entry_t *entry) {
     core_enter_python();
-    PyObject *seated = seated_to_python(entry);
-    PyObject *device = device_to_python(entry->device);
-    PyObject *item =
-        seated && device
-            ? Py_BuildValue("{s:s, s:I, s:I, s:I, s:I, s:K, s:K, s:I, s:O, s:O, s:O}", /* */
-                            "name", entry->name, "flags", entry->flags, "capacity", entry->capacity,
-                            "buffers", entry->buffers, "participants", entry->participants,
-                            "buffer_bytes", entry->buffer_nbytes, "messages", entry->messages,
-                            "depth", entry->depth, "is_shut_down",
-                            entry->is_closed ? Py_True : Py_False, "seated", seated, "device",
-                            device)
-            : NULL;
-    int failed = !item || PyList_Append(context, item) < 0;
-    Py_XDECREF(item);
-    Py_XDECREF(seated);
-    Py_XDECREF(device);
-    core_leave_python();
-    return failed;
+    return core_list_add(list, entry_to_python(entry));
 }
 
 PyObject *channel_list(CORE_METHOD_ARGUMENTS) {
@@ -232,6 +216,7 @@ static PyObject *get_client(PyObject *self, void *closure) {
 
 static PyMethodDef methods[] = {
     {"close", channel_close, METH_NOARGS,
+     "close($self, /)\n--\n\n"
      "Ends this handle for all threads: calls that wait on it, and later ones, raise "
      "ChannelClosed. What was received stays valid, and others go on."},
     CORE_METHOD("_shutdown", channel_shutdown, NULL),

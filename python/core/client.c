@@ -1,4 +1,4 @@
-/* client.c - _core.Client: what asks the daemon */
+/* client.c - _core.Client: its life, and the methods for memory and names */
 #include "core.h"
 
 static tcx_client_t *client_of(PyObject *self) {
@@ -52,7 +52,7 @@ static void client_dealloc(PyObject *self) {
     Py_DECREF(type);
 }
 
-static PyObject *client_socket(PyObject *self, void *closure) {
+PyObject *client_socket(PyObject *self, void *closure) {
     (void)closure;
     return PyUnicode_DecodeFSDefault(tcx_client_socket(client_of(self)));
 }
@@ -83,18 +83,6 @@ static PyObject *client_connect(CORE_METHOD_ARGUMENTS) {
     int status;
     CORE_BEGIN_ASKING
     status = tcx_client_connect(client);
-    CORE_END_ASKING
-    return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
-}
-
-static PyObject *client_stop(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(0, nargs, kwnames))
-        return NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_stop(client);
     CORE_END_ASKING
     return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
 }
@@ -240,9 +228,12 @@ static PyObject *client_get(CORE_METHOD_ARGUMENTS) {
 }
 
 static PyObject *client_delete(CORE_METHOD_ARGUMENTS) {
+    static const struct arguments what = {"delete", {"name"}, 1, 1};
+    PyObject *said[ARGUMENTS_MAX];
     const char *name;
     tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(1, nargs, kwnames) || !(name = text_from_python(args[0])))
+    if (!client || !core_arguments(&what, args, nargs, kwnames, said) ||
+        !(name = text_from_python(said[0])))
         return NULL;
     int status;
     CORE_BEGIN_ASKING
@@ -251,41 +242,29 @@ static PyObject *client_delete(CORE_METHOD_ARGUMENTS) {
     return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
 }
 
-/* Adds to the list `context`, without the GIL. Non-zero stops: an exception is set. */
-static int add_entry(void *context, const tcx_entry_t *entry) {
-    core_enter_python();
-    PyObject *item = NULL;
-    PyObject *shape =
-        entry->is_bundle ? Py_NewRef(Py_None) : shape_to_python(entry->ndim, entry->shape, 1);
-    PyObject *format =
-        entry->is_bundle ? Py_NewRef(Py_None) : PyUnicode_FromString(format_of(entry->dtype));
-    PyObject *device = entry->is_bundle ? Py_NewRef(Py_None) : device_to_python(entry->device);
-    if (shape && format && device)
-        item = Py_BuildValue(
-            "{s:s, s:K, s:K, s:K, s:O, s:O, s:O, s:O, s:d, s:d, s:K, s:i, s:O, s:O}", /* */
-            "name", entry->name, "version", entry->version, "storage_id", entry->storage_id,
-            "nbytes", entry->nbytes, "is_bundle", entry->is_bundle ? Py_True : Py_False, "readonly",
-            entry->readonly ? Py_True : Py_False, "ephemeral",
-            entry->ephemeral ? Py_True : Py_False, "shape", shape, "age", entry->age, "ttl",
-            entry->ttl_left, "holders", entry->holders, "publisher", entry->publisher, "format",
-            format, "device", device);
-    int failed = !item || PyList_Append(context, item) < 0;
-    Py_XDECREF(item);
-    Py_XDECREF(shape);
-    Py_XDECREF(format);
-    Py_XDECREF(device);
-    core_leave_python();
-    return failed;
+/* Of a bundle dtype, shape and device are None: its tensors have them. */
+static PyObject *entry_to_python(const tcx_entry_t *entry) {
+    int is_bundle = entry->is_bundle;
+    return Py_BuildValue(
+        "{s:s, s:K, s:K, s:K, s:N, s:N, s:N, s:N, s:d, s:d, s:K, s:i, s:N, s:N}", /* */
+        "name", entry->name, "version", entry->version, "storage_id", entry->storage_id, "nbytes",
+        entry->nbytes, "is_bundle", PyBool_FromLong(is_bundle), "readonly",
+        PyBool_FromLong(entry->readonly), "ephemeral", PyBool_FromLong(entry->ephemeral), "shape",
+        is_bundle ? Py_NewRef(Py_None) : shape_to_python(entry->ndim, entry->shape, 1), "age",
+        entry->age, "ttl", entry->ttl_left, "holders", entry->holders, "publisher",
+        entry->publisher, "format",
+        is_bundle ? Py_NewRef(Py_None) : PyUnicode_FromString(format_of(entry->dtype)), "device",
+        is_bundle ? Py_NewRef(Py_None) : device_to_python(entry->device));
 }
 
-/* The same with nothing but the name. */
-static int add_name(void *context, const tcx_entry_t *entry) {
+static int add_entry(void *list, const tcx_entry_t *entry) {
     core_enter_python();
-    PyObject *name = PyUnicode_FromString(entry->name);
-    int failed = !name || PyList_Append(context, name) < 0;
-    Py_XDECREF(name);
-    core_leave_python();
-    return failed;
+    return core_list_add(list, entry_to_python(entry));
+}
+
+static int add_name(void *list, const tcx_entry_t *entry) {
+    core_enter_python();
+    return core_list_add(list, PyUnicode_FromString(entry->name));
 }
 
 /* _stat(name: str): a list of one */
@@ -319,86 +298,60 @@ static PyObject *client_list(CORE_METHOD_ARGUMENTS) {
     return core_list_or_raise(core_state(type), status, list);
 }
 
-/* -------------------------------------------------------------------------------- the daemon */
-
-static PyObject *client_stats(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(0, nargs, kwnames))
-        return NULL;
-    tcx_stats_t s;
-    char version[64], boot_id[17];
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_stats(client, &s);
-    CORE_END_ASKING
-    if (status)
-        return core_raise(core_state(type), status);
-    tcx_daemon_version(client, version, sizeof version);
-    PyOS_snprintf(boot_id, sizeof boot_id, "%016llx", (unsigned long long)s.boot_id);
-    return Py_BuildValue(
-        "{s:K, s:s, s:s, s:N, s:s, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K,"
-        " s:K, s:K, s:K, s:K}",
-        "pid", s.pid, "version", version, "boot_id", boot_id, "socket", client_socket(self, NULL),
-        "backing", s.backing ? "memfd" : "posix", "uptime_ms", s.uptime_ms, "clients", s.clients,
-        "holds", s.holds, "storages", s.storages, "bytes", s.bytes, "names", s.names, "tickets",
-        s.tickets, "channels", s.channels, "segments", s.segments, "committed_bytes",
-        s.committed_bytes, "warm_bytes", s.warm_bytes, "capacity_bytes", s.capacity_bytes,
-        "waiting", s.waiting, "last_version", s.version, "requests", s.requests, "dropped",
-        s.dropped, "devices", s.devices);
-}
-
-/* As add_entry(). */
-static int add_peer(void *context, const tcx_peer_t *peer) {
-    core_enter_python();
-    PyObject *program =
-        PyUnicode_DecodeUTF8(peer->program, (Py_ssize_t)strlen(peer->program), "replace");
-    PyObject *item =
-        program
-            ? Py_BuildValue("{s:K, s:i, s:i, s:O, s:K, s:K, s:K, s:K, s:K, s:d, s:O, s:O}", /* */
-                            "id", peer->id, "pid", peer->pid, "uid", peer->uid, "program", program,
-                            "tensors", peer->storages, "bytes", peer->bytes, "device_bytes",
-                            peer->device_bytes, "tickets", peer->tickets, "waiting", peer->waiting,
-                            "age", peer->age, "connected", peer->connected ? Py_True : Py_False,
-                            "is_self", peer->is_self ? Py_True : Py_False)
-            : NULL;
-    int failed = !item || PyList_Append(context, item) < 0;
-    Py_XDECREF(item);
-    Py_XDECREF(program);
-    core_leave_python();
-    return failed;
-}
-
-static PyObject *client_clients(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    PyObject *list;
-    tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
-        return NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_clients(client, add_peer, list);
-    CORE_END_ASKING
-    return core_list_or_raise(core_state(type), status, list);
-}
-
 /* -------------------------------------------------------------------------------------- type */
 
 static PyMethodDef methods[] = {
-    CORE_METHOD("connect", client_connect, "Connects to the daemon now, if that has not happened."),
+    CORE_METHOD(
+        "connect", client_connect,
+        "connect($self, /)\n"
+        "--\n\n"
+        "Connects to the daemon now, if that has not happened; starts one unless the client\n"
+        "was made with autostart=False. DaemonUnavailable."),
     CORE_METHOD("close", client_close,
-                "Ends the client: its connection goes with the last of its tensors, which stay "
+                "close($self, /)\n"
+                "--\n\n"
+                "Ends the client: its connection goes with the last of its tensors, which stay\n"
                 "valid. What asks the daemon raises ValueError afterwards."),
-    CORE_METHOD("stop", client_stop,
-                "Ends the daemon in good order: mapped memory stays valid, names are gone."),
-    CORE_METHOD("stats", client_stats, "Counters of the daemon, a flat mapping."),
-    CORE_METHOD("clients", client_clients, "Every client of the daemon and what it holds."),
+    CORE_METHOD("stop", daemon_stop,
+                "stop($self, /)\n"
+                "--\n\n"
+                "Ends the daemon in good order: mapped memory stays valid, names are gone.\n"
+                "DaemonUnavailable if none runs."),
+    CORE_METHOD(
+        "stats", daemon_stats,
+        "stats($self, /)\n"
+        "--\n\n"
+        "Counters of the daemon, a flat dict.\n\n"
+        "Who it is: `pid`, `version`, `boot_id`, `socket`, `backing`, `uptime_ms`. How many\n"
+        "`clients`, `holds`, `storages`, `names`, `tickets`, `channels`, `segments`, calls\n"
+        "`waiting` and CUDA `devices` (0: nobody has asked for them yet) there are. Memory\n"
+        "of the CPU: `bytes` of live storages, `warm_bytes` that are free and kept, all\n"
+        "`committed_bytes`, at most `capacity_bytes`. Since it started: the `last_version`\n"
+        "given to a name, `requests`, clients `dropped` for breaking the protocol."),
+    CORE_METHOD("clients", daemon_clients,
+                "clients($self, /)\n"
+                "--\n\n"
+                "Every client of the daemon and what it holds, a dict each.\n\n"
+                "`id`, `pid`, `uid`, `program`; how many `tensors` it holds, and their `bytes` on\n"
+                "the CPU and `device_bytes`; `tickets` that it has sent and nobody has redeemed;\n"
+                "calls that are `waiting`; its `age` in seconds; whether it is `connected` (else\n"
+                "only its memory is mapped), and whether it `is_self`."),
     CORE_METHOD(
         "devices", device_list,
-        "The daemon's CUDA devices, and what it has there. Its driver is loaded if that has "
-        "not happened; DeviceError if it has none."),
-    CORE_METHOD("delete", client_delete,
-                "Removes a name; its memory is free when its last user is gone."),
+        "devices($self, /)\n"
+        "--\n\n"
+        "The daemon's CUDA devices and what it has there, a dict each.\n\n"
+        "`device` as this process counts (\"cuda:?\": it does not see it), `uuid`, `name`,\n"
+        "`mode` (\"vmm\", \"ipc\"); how many `storages` and their `bytes`; `warm_bytes`,\n"
+        "`committed_bytes` and `capacity_bytes` as in stats(), `dying_bytes` given up and\n"
+        "still mapped somewhere, `total_bytes` of the device. The driver is loaded if that\n"
+        "has not happened; DeviceError if there is none."),
+    CORE_METHOD(
+        "delete", client_delete,
+        "delete($self, /, name)\n"
+        "--\n\n"
+        "Removes a name; its memory is free when its last user is gone. Of a queue or topic:\n"
+        "ends it. NotFound if there is none."),
     CORE_METHOD("_empty", client_empty, NULL),
     CORE_METHOD("_put", client_put, NULL),
     CORE_METHOD("_put_bundle", client_put_bundle, NULL),

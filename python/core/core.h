@@ -107,6 +107,10 @@ int core_interrupt(void *context);
  * already (a signal handler's). Returns NULL. */
 PyObject *core_raise(struct core_state *state, int status);
 
+/* The end of a callback that began with core_enter_python(): adds `item`, which is taken, to the
+ * list and gives the GIL up. Non-zero stops the listing: an exception is set. */
+int core_list_add(PyObject *list, PyObject *item);
+
 /* The list that callbacks filled, or NULL and the exception. Takes `list`. */
 PyObject *core_list_or_raise(struct core_state *state, int status, PyObject *list);
 
@@ -137,6 +141,9 @@ int dtype_from_python(struct core_state *state, PyObject *format, tcx_dtype_t *r
 
 /* Text without a 0 byte, borrowed; NULL and an exception. */
 const char *text_from_python(PyObject *text);
+
+/* What another process said about itself: whatever it is, it becomes a str. */
+PyObject *text_to_python(const char *text);
 
 /* A tuple of ints; `ret_shape` has room for TCX_NDIM_MAX. 0, or -1 and ValueError or TypeError. */
 int shape_from_python(PyObject *tuple, int64_t *ret_shape, int32_t *ret_ndim);
@@ -210,6 +217,16 @@ extern PyType_Spec client_spec;
 
 /* The library's client, borrowed; NULL and ValueError when the Client is closed. */
 tcx_client_t *client_usable(PyObject *self);
+
+/* Client.socket: the path, a str. */
+PyObject *client_socket(PyObject *self, void *closure);
+
+/* ---------------------------------------------------------------------------------- daemon.c */
+
+/* Client.stop(), Client.stats(), Client.clients() */
+PyObject *daemon_stop(CORE_METHOD_ARGUMENTS);
+PyObject *daemon_stats(CORE_METHOD_ARGUMENTS);
+PyObject *daemon_clients(CORE_METHOD_ARGUMENTS);
 
 /* ---------------------------------------------------------------------------------- tensor.c */
 

@@ -99,23 +99,18 @@ PyObject *device_call(PyObject *module, PyObject *args) {
     return result;
 }
 
-/* Adds to the list `context`, without the GIL. Non-zero stops: an exception is set. */
-static int add_device(void *context, const tcx_device_entry_t *entry) {
+static PyObject *entry_to_python(const tcx_device_entry_t *entry) {
+    return Py_BuildValue("{s:N, s:s, s:s, s:s, s:K, s:K, s:K, s:K, s:K, s:K, s:K}", /* */
+                         "device", device_to_python(entry->device), "uuid", entry->uuid, "name",
+                         entry->name, "mode", entry->mode, "total_bytes", entry->total_bytes,
+                         "capacity_bytes", entry->capacity_bytes, "committed_bytes",
+                         entry->committed_bytes, "warm_bytes", entry->warm_bytes, "dying_bytes",
+                         entry->dying_bytes, "storages", entry->storages, "bytes", entry->bytes);
+}
+
+static int add_device(void *list, const tcx_device_entry_t *entry) {
     core_enter_python();
-    PyObject *device = device_to_python(entry->device);
-    PyObject *item =
-        device ? Py_BuildValue("{s:O, s:s, s:s, s:s, s:K, s:K, s:K, s:K, s:K, s:K, s:K}", /* */
-                               "device", device, "uuid", entry->uuid, "name", entry->name, "mode",
-                               entry->mode, "total_bytes", entry->total_bytes, "capacity_bytes",
-                               entry->capacity_bytes, "committed_bytes", entry->committed_bytes,
-                               "warm_bytes", entry->warm_bytes, "dying_bytes", entry->dying_bytes,
-                               "storages", entry->storages, "bytes", entry->bytes)
-               : NULL;
-    int failed = !item || PyList_Append(context, item) < 0;
-    Py_XDECREF(item);
-    Py_XDECREF(device);
-    core_leave_python();
-    return failed;
+    return core_list_add(list, entry_to_python(entry));
 }
 
 PyObject *device_list(CORE_METHOD_ARGUMENTS) {

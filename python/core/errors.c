@@ -27,12 +27,19 @@ PyObject *core_raise(struct core_state *state, int status) {
     PyObject *class = PyExc_SystemError; /* of a library newer than we are, or before register() */
     if (state->errors && status > 0 && status < PyTuple_Size(state->errors))
         class = PyTuple_GetItem(state->errors, status);
-    PyObject *text = PyUnicode_DecodeUTF8(tcx_error(), (Py_ssize_t)strlen(tcx_error()), "replace");
+    PyObject *text = text_to_python(tcx_error());
     if (text) {
         PyErr_SetObject(class, text);
         Py_DECREF(text);
     }
     return NULL;
+}
+
+int core_list_add(PyObject *list, PyObject *item) {
+    int failed = !item || PyList_Append(list, item) < 0;
+    Py_XDECREF(item);
+    core_leave_python();
+    return failed;
 }
 
 PyObject *core_list_or_raise(struct core_state *state, int status, PyObject *list) {

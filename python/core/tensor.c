@@ -304,8 +304,11 @@ static void tensor_releasebuffer(PyObject *self, Py_buffer *view) {
 
 static PyMethodDef methods[] = {
     {"close", tensor_close, METH_NOARGS,
+     "close($self, /)\n--\n\n"
      "Ends this handle. The memory lives on as long as a view of it, or anybody else, needs it."},
-    {"data_ptr", tensor_data_ptr, METH_NOARGS, "Address of the first element, as an int."},
+    {"data_ptr", tensor_data_ptr, METH_NOARGS,
+     "data_ptr($self, /)\n--\n\n"
+     "Address of the first element, as an int."},
     {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS,
      "(1, 0): the CPU; (2, n): CUDA device n."},
     CORE_METHOD(
