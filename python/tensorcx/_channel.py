@@ -190,6 +190,17 @@ def flags_of(kind: type[Queue] | type[Topic], overflow: Overflow) -> int:
     return drops | (_core.CHANNEL_TOPIC if kind is Topic else 0)
 
 
+def counts_of(
+    capacity: int | None, buffers: int | None, participants: int | None
+) -> tuple[int, int, int]:
+    """0: not said."""
+    return (
+        count_of(capacity, "capacity"),
+        count_of(buffers, "buffers"),
+        count_of(participants, "participants"),
+    )
+
+
 def buffer_of(nbytes: int | None, like: Any, device: str | None) -> tuple[int, str | None]:
     """Size and device of buffers for messages `like` this one; 0 and None: not said."""
     if like is None:

@@ -1,6 +1,5 @@
 """Client: everything that asks one daemon. The module functions use a default one."""
 
-import operator
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any, Self, TypedDict, cast, overload
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tensorcx import _core, _safetensors
-from tensorcx._arguments import Shape, count_of, device_text, shape_of, ttl_of
+from tensorcx._arguments import Shape, copy_flag_of, device_text, shape_of, ttl_of, version_of
 from tensorcx._bundle import Bundle
 from tensorcx._channel import (
     ChannelEntry,
@@ -17,10 +16,11 @@ from tensorcx._channel import (
     Queue,
     Topic,
     buffer_of,
+    counts_of,
     entry_of,
     flags_of,
 )
-from tensorcx._dtypes import DTYPES, EXCHANGED, format_of
+from tensorcx._dtypes import DTYPES, format_of
 from tensorcx._errors import ExchangeError, NotFound
 from tensorcx._sources import (
     NO_STREAM,
@@ -28,6 +28,7 @@ from tensorcx._sources import (
     bounds_of,
     capsule_of,
     device_of,
+    exchanged_view_of,
     is_on_cuda,
     items_of,
     layout_of,
@@ -138,7 +139,7 @@ class Client(_core.Client):
                     raise ExchangeError(f"{array.dtype} to {np.dtype(dtype)} needs a copy")
                 format_of(dtype)
                 x = array.astype(dtype)
-        return self._put(None, source_of(x, stream), _copy_flag(copy), 0.0, device, stream)
+        return self._put(None, source_of(x, stream), copy_flag_of(copy), 0.0, device, stream)
 
     def from_dlpack(
         self, x: Any, /, *, device: str | None = None, copy: bool | None = None
@@ -151,12 +152,12 @@ class Client(_core.Client):
         be, "cpu" or "cuda:0"; elsewhere than `x` it is a copy. What is refused here, asarray() and
         put() take.
         """
-        flag = _copy_flag(copy)
+        flag = copy_flag_of(copy)
         device_of(x)  # an object without a device is no producer; the capsule tells which it is
         try:
             capsule, stream = capsule_of(x)
         except BufferError:
-            source = _exchanged_view(x) if copy else None
+            source = exchanged_view_of(x) if copy else None
             if source is None:
                 raise
             return self._put(None, source, _core.PUT_COPY, 0.0, device, None)
@@ -226,7 +227,7 @@ class Client(_core.Client):
         """
         if not isinstance(name, str):
             raise TypeError(f"a name must be a str, not {type(name).__name__}")
-        flags = _copy_flag(copy)
+        flags = copy_flag_of(copy)
         if readonly:
             flags |= _core.PUT_READONLY
         if ephemeral:
@@ -292,7 +293,7 @@ class Client(_core.Client):
         `newer_than=version` wants a later version than that one. `readonly`: this handle does not
         want to write.
         """
-        return self._get(name, timeout, _version(newer_than), bool(readonly))
+        return self._get(name, timeout, version_of(newer_than), bool(readonly))
 
     def exists(self, name: str) -> bool:
         """Whether there is a tensor or bundle under this name.
@@ -343,8 +344,9 @@ class Client(_core.Client):
         what lies on another one goes by reference.
         Exists: the name is a tensor's.
         """
-        settings = _settings(capacity, buffers, participants, buffer_of(nbytes, like, device))
-        return self._channel(Queue, name, flags_of(Queue, overflow), *settings)
+        counts = counts_of(capacity, buffers, participants)
+        buffer = buffer_of(nbytes, like, device)
+        return self._channel(Queue, name, flags_of(Queue, overflow), *counts, *buffer)
 
     def topic(
         self,
@@ -363,8 +365,9 @@ class Client(_core.Client):
         Settings as for queue(). Whoever is more than `capacity` messages behind misses some, and
         is told how many; with `overflow="block"` senders wait for the slowest instead.
         """
-        settings = _settings(capacity, buffers, participants, buffer_of(nbytes, like, device))
-        return self._channel(Topic, name, flags_of(Topic, overflow), *settings)
+        counts = counts_of(capacity, buffers, participants)
+        buffer = buffer_of(nbytes, like, device)
+        return self._channel(Topic, name, flags_of(Topic, overflow), *counts, *buffer)
 
     def channels(self) -> list[ChannelEntry]:
         """All queues and topics of the daemon, sorted by name, and who has handles of them."""
@@ -388,39 +391,6 @@ class Client(_core.Client):
         return f"Client({self.socket!r})"
 
 
-def _settings(
-    capacity: int | None,
-    buffers: int | None,
-    participants: int | None,
-    buffer: tuple[int, str | None],
-) -> tuple[int, int, int, int, str | None]:
-    """As _core takes them; 0: not said."""
-    return (
-        count_of(capacity, "capacity"),
-        count_of(buffers, "buffers"),
-        count_of(participants, "participants"),
-        *buffer,
-    )
-
-
-def _copy_flag(copy: bool | None) -> int:
-    if copy is None:
-        return 0
-    if not isinstance(copy, bool | np.bool_):
-        raise TypeError(f"copy must be True, False or None, not {copy!r}")
-    return _core.PUT_COPY if copy else _core.PUT_NO_COPY
-
-
-def _version(value: int | None) -> int:
-    try:
-        version = 0 if value is None else operator.index(value)
-    except TypeError:
-        version = -1
-    if not 0 <= version < 1 << 64:
-        raise ValueError(f"newer_than must be a version (an int) or None, not {value!r}")
-    return version
-
-
 def _entry(found: dict[str, Any]) -> Entry:
     found["dtype"] = DTYPES.get(found.pop("format"))
     if found["ttl"] < 0:
@@ -435,16 +405,3 @@ _COPY_MODES = {
     _core.PUT_NO_COPY: _core.COPY_NEVER,
     _core.PUT_COPY: _core.COPY_ALWAYS,
 }
-
-
-def _exchanged_view(producer: Any) -> np.ndarray[Any, np.dtype[Any]] | None:
-    """What a producer that exports no capsule shows as a buffer, if the contract takes it.
-
-    NumPy before 2.1 does not export read-only arrays.
-    """
-    try:
-        view = np.asarray(memoryview(producer))
-    except (TypeError, ValueError, BufferError):
-        return None
-    fits = view.dtype in EXCHANGED and view.flags.c_contiguous and view.flags.aligned
-    return view if fits else None

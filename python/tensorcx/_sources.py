@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NewType
 import numpy as np
 
 from tensorcx import _core
-from tensorcx._dtypes import DTYPES, format_of
+from tensorcx._dtypes import DTYPES, EXCHANGED, format_of
 from tensorcx._errors import ExchangeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -81,6 +81,17 @@ def _view_by_buffer(value: Any) -> Array | None:
         return np.asarray(memoryview(value))
     except (TypeError, ValueError, BufferError):
         return None
+
+
+def exchanged_view_of(producer: Any) -> Array | None:
+    """What a producer that exports no capsule shows as a buffer, if the contract takes it.
+
+    NumPy before 2.1 does not export read-only arrays.
+    """
+    view = _view_by_buffer(producer)
+    if view is None or view.dtype not in EXCHANGED:
+        return None
+    return view if view.flags.c_contiguous and view.flags.aligned else None
 
 
 def _view_by_dlpack(value: Any) -> Array:

@@ -459,10 +459,20 @@ def test_every_public_name_is_documented_and_says_where_it_is():
 def test_module_functions_have_the_signature_of_their_method():
     for name in cx.__all__:
         method = getattr(cx.Client, name, None)
-        if inspect.isfunction(method) and name != "connect":
+        if method and name != "connect":
             ours = list(inspect.signature(getattr(cx, name)).parameters.values())
             theirs = list(inspect.signature(method).parameters.values())[1:]
             assert ours == theirs, name
+
+
+def test_arguments_can_be_said_by_the_names_that_the_signature_tells():
+    with cx.Client() as client:
+        for way in (cx, client):
+            way.put(name="said", value=some())
+            assert way.get(name="said").shape == way.empty_like(x=some()).shape
+            assert way.exists(name="said")
+            way.delete(name="said")
+            assert not way.exists(name="said")
 
 
 def test_the_stub_knows_every_member_of_the_extension():
