@@ -4,27 +4,9 @@
  */
 #pragma once
 
-#include "own_daemon.h"
-
-static struct own_daemon own;
-static tcx_client_t *client;
-
-static const tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
+#include "client_fixture.h"
 
 enum { COUNT = 1000, NUMBERS_MAX = 40000 };
-
-static inline void given_daemon(void) {
-    daemon_start(&own);
-    client = daemon_client(&own);
-}
-
-/* Everything is closed: the daemon has nothing left. */
-static inline void end(void) {
-    expect_settles(client, 0, 0);
-    tcx_client_close(client);
-    daemon_stop(&own);
-    daemon_clean(&own);
-}
 
 static inline tcx_channel_t *open_channel(tcx_client_t *from, const char *name, unsigned flags,
                                           uint32_t capacity) {
@@ -122,13 +104,6 @@ static inline tcx_tensor_t *shared(tcx_client_t *from, float number, int64_t cou
         floats_of(tensor)[i] = number;
     }
     return tensor;
-}
-
-static inline tcx_info_t info_of(const tcx_tensor_t *tensor) {
-    tcx_info_t info;
-
-    tcx_tensor_info(tensor, &info);
-    return info;
 }
 
 static inline tcx_channel_info_t look_at(tcx_channel_t *channel) {

@@ -50,10 +50,15 @@ static inline void daemon_run(struct own_daemon *daemon) {
     close(ends[0]);
 }
 
-static inline void daemon_start(struct own_daemon *daemon) {
+/* A private folder for its socket; nobody is there. */
+static inline void daemon_place(struct own_daemon *daemon) {
     strcpy(daemon->folder, "/tmp/tensorcx-test-XXXXXX");
     EXPECT_TRUE(mkdtemp(daemon->folder) != NULL);
     snprintf(daemon->socket, sizeof daemon->socket, "%s/d.sock", daemon->folder);
+}
+
+static inline void daemon_start(struct own_daemon *daemon) {
+    daemon_place(daemon);
     daemon_run(daemon);
 }
 
@@ -87,6 +92,15 @@ static inline void daemon_clean(const struct own_daemon *daemon) {
 
 static inline tcx_client_t *daemon_client(const struct own_daemon *daemon) {
     tcx_client_options_t options = {.socket = daemon->socket, .no_autostart = 1};
+    tcx_client_t *client;
+
+    EXPECT_OK(tcx_client_open(&options, &client));
+    return client;
+}
+
+/* A client that starts it if it does not run. */
+static inline tcx_client_t *daemon_starter(const struct own_daemon *daemon) {
+    tcx_client_options_t options = {.socket = daemon->socket};
     tcx_client_t *client;
 
     EXPECT_OK(tcx_client_open(&options, &client));

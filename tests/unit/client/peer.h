@@ -16,6 +16,10 @@
 #include "session.h"
 #include "tensorcx.h"
 
+/* Of sessions: no test takes so long; and so short that a test can wait for it. */
+static const struct patience patient = {.answer_ns = 60 * NS_PER_S};
+static const struct patience impatient = {.answer_ns = 20 * NS_PER_MS};
+
 struct peer {
     struct session *session; /* the client's end */
     int socket;              /* the test's end */

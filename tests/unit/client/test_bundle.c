@@ -1,29 +1,9 @@
 /* Bundles through a real daemon, and packs made by hand that lie about themselves. */
 #include "client.h"
+#include "client_fixture.h"
 #include "index.h"
 #include "layout.h"
-#include "own_daemon.h"
 #include "publish.h"
-
-static struct own_daemon own;
-static tcx_client_t *client;
-
-static void given_daemon(void) {
-    daemon_start(&own);
-    client = daemon_client(&own);
-}
-
-static void end(uint64_t names) {
-    expect_settles(client, 0, names);
-    tcx_client_close(client);
-    daemon_stop(&own);
-    daemon_clean(&own);
-}
-
-static const tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
-
-#define PATH(...) \
-    (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
 
 static tcx_bundle_t *get(tcx_client_t *from, const char *name) {
     tcx_bundle_t *bundle;
@@ -84,7 +64,7 @@ TEST(a_tree_comes_back_in_its_order) {
     EXPECT_EQ(16, info.nbytes);
     EXPECT_TRUE(info.is_shared && info.version == 1);
     tcx_bundle_unref(bundle);
-    end(1);
+    end_with(1);
 }
 
 TEST(an_empty_bundle_is_a_bundle) {
@@ -93,7 +73,7 @@ TEST(an_empty_bundle_is_a_bundle) {
     tcx_bundle_t *bundle = get(client, "none");
     EXPECT_EQ(0, tcx_bundle_count(bundle));
     tcx_bundle_unref(bundle);
-    end(1);
+    end_with(1);
 }
 
 TEST(a_tensor_is_no_bundle_and_a_bundle_no_tensor) {
@@ -109,7 +89,7 @@ TEST(a_tensor_is_no_bundle_and_a_bundle_no_tensor) {
     EXPECT_STR_EQ("\"b\" is a bundle, not a tensor", tcx_error());
     EXPECT_EQ(TCX_INVALID, tcx_get(client, "t", NULL, NULL, &bundle));
     EXPECT_STR_EQ("\"t\" is a tensor, not a bundle", tcx_error());
-    end(2);
+    end_with(2);
 }
 
 TEST(private_arrays_lie_in_one_storage_and_tied_ones_are_stored_once) {
@@ -137,7 +117,7 @@ TEST(private_arrays_lie_in_one_storage_and_tied_ones_are_stored_once) {
     EXPECT_EQ(1, stats.storages);
     EXPECT_TRUE(stats.bytes < 310000);
     tcx_bundle_unref(bundle);
-    end(1);
+    end_with(1);
 }
 
 TEST(one_tensor_of_a_bundle_keeps_its_memory) {
@@ -153,7 +133,7 @@ TEST(one_tensor_of_a_bundle_keeps_its_memory) {
     EXPECT_OK(tcx_delete(client, "b"));
     EXPECT_EQ(4, floats_of(kept)[0]);
     tcx_tensor_unref(kept);
-    end(0);
+    end();
 }
 
 TEST(shared_arrays_are_referred_to_and_kept_alive_by_the_name) {
@@ -191,7 +171,7 @@ TEST(shared_arrays_are_referred_to_and_kept_alive_by_the_name) {
     EXPECT_EQ(3, floats_of(item(bundle, 1))[7]);
     tcx_bundle_unref(bundle);
     tcx_client_close(reader);
-    end(0);
+    end();
 }
 
 TEST(a_bundle_may_refer_to_more_than_one_hold_can_name) {
@@ -223,7 +203,7 @@ TEST(a_bundle_may_refer_to_more_than_one_hold_can_name) {
     free(items);
     free(names);
     free(keys);
-    end(0);
+    end();
 }
 
 TEST(read_only_bundles_have_read_only_tensors) {
@@ -246,7 +226,7 @@ TEST(read_only_bundles_have_read_only_tensors) {
     tcx_tensor_info(item(bundle, 0), &info);
     EXPECT_TRUE(info.readonly);
     tcx_bundle_unref(bundle);
-    end(2);
+    end_with(2);
 }
 
 /* --------------------------------------------------------------------------------------- errors */
@@ -282,7 +262,7 @@ TEST(a_bad_item_fails_the_whole_put_and_names_its_path) {
     expect_refused(TCX_INVALID, no_path, 1, 0, "1 to 64 keys");
     const tcx_item_t no_text[] = {{PATH("\xff"), ok}};
     expect_refused(TCX_INVALID, no_text, 1, 0, "UTF-8");
-    end(0);
+    end();
 }
 
 TEST(paths_that_exclude_each_other_are_refused) {
@@ -299,7 +279,7 @@ TEST(paths_that_exclude_each_other_are_refused) {
     expect_refused(TCX_INVALID, empty, 2, 0, "item \"a/b\"");
     const tcx_item_t fine[] = {{PATH("a", "b"), one}, {PATH("a", "bc"), one}, {PATH("ab"), one}};
     EXPECT_OK(tcx_put_bundle(client, "fine", fine, 3, NULL, NULL));
-    end(1);
+    end_with(1);
 }
 
 /* --------------------------------------------------------------------------- hostile publishers */
@@ -340,7 +320,7 @@ TEST(a_pack_without_an_index_is_refused) {
     expect_unreadable("cut short");
     publish_lie(nonsense, sizeof nonsense, 64, 0);
     expect_unreadable("array of bytes");
-    end(1);
+    end_with(1);
 }
 
 TEST(an_index_that_points_outside_is_refused) {
@@ -356,7 +336,7 @@ TEST(an_index_that_points_outside_is_refused) {
     publish_lie(writer.bytes, writer.nbytes, 0, (int64_t)writer.nbytes);
     expect_unreadable("reaches beyond its storage");
     index_free(&writer);
-    end(1);
+    end_with(1);
 }
 
 TEST(an_index_that_names_a_storage_of_others_gives_nothing) {
@@ -378,5 +358,5 @@ TEST(an_index_that_names_a_storage_of_others_gives_nothing) {
     index_free(&writer);
     tcx_tensor_unref(secret);
     tcx_client_close(other);
-    end(1);
+    end_with(1);
 }

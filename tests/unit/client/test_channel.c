@@ -1,9 +1,6 @@
 /* Queues and topics through a real daemon, in one process. */
 #include "channel_fixture.h"
 
-#define PATH(...) \
-    (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
-
 /* ---------------------------------------------------------------------------------------- queue */
 
 TEST(what_is_sent_comes_in_order_and_is_local_memory) {

@@ -8,9 +8,6 @@
 #include "peer.h"
 #include "segment.h"
 
-static const struct patience patient = {.answer_ns = 60 * NS_PER_S};
-static const struct patience impatient = {.answer_ns = 20 * NS_PER_MS};
-
 #define SEGMENT ((UINT64_C(1) << 56) + 5) /* on the daemon's device 1 */
 #define NBYTES  ((uint64_t)2 << 20)
 

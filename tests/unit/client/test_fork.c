@@ -11,8 +11,6 @@
 #include "peer.h"
 #include "storage.h"
 
-static const struct patience patient = {.answer_ns = 60 * NS_PER_S};
-
 /* A storage without bytes, so that nothing must be mapped. */
 static struct storage *hold(struct peer *peer, uint64_t id) {
     struct wire_grant grant = {.storage = id};

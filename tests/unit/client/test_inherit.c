@@ -4,27 +4,12 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
-#include "own_daemon.h"
+#include "client_fixture.h"
 
 enum { COUNT = 50000 }; /* more than travels in a message */
 
-static struct own_daemon own;
-static tcx_client_t *client;
-
-static void given_daemon(void) {
-    daemon_start(&own);
-    client = daemon_client(&own);
-}
-
-static void end(void) {
-    tcx_client_close(client);
-    daemon_stop(&own);
-    daemon_clean(&own);
-}
-
 /* Shared memory full of one number. */
 static tcx_tensor_t *full(tcx_client_t *from, float number) {
-    tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
     int64_t shape[1] = {COUNT};
     tcx_tensor_t *tensor;
 
@@ -123,7 +108,7 @@ TEST(a_child_puts_what_it_inherited_without_a_copy) {
     tcx_tensor_unref(tensor);
     EXPECT_OK(tcx_delete(client, "x"));
     expect_storages(0);
-    end();
+    end_daemon();
 }
 
 TEST(a_childs_bundle_refers_to_what_it_inherited) {
@@ -149,7 +134,7 @@ TEST(a_childs_bundle_refers_to_what_it_inherited) {
     tcx_tensor_unref(tensor);
     EXPECT_OK(tcx_delete(client, "x"));
     expect_storages(0);
-    end();
+    end_daemon();
 }
 
 TEST(a_childs_ticket_is_for_the_memory_it_inherited) {
@@ -176,7 +161,7 @@ TEST(a_childs_ticket_is_for_the_memory_it_inherited) {
     tcx_tensor_unref(redeemed);
     expect_storages(0);
     signal_destroy(&signal);
-    end();
+    end_daemon();
 }
 
 static void delete_nothing(struct DLManagedTensorVersioned *self) {
@@ -208,7 +193,7 @@ TEST(a_child_recognises_what_it_inherited_when_it_comes_by_dlpack) {
     expect_success(pid);
     tcx_tensor_unref(tensor);
     expect_storages(0);
-    end();
+    end_daemon();
 }
 
 /* ---------------------------------------------------------------------------- how long it stays */
@@ -234,7 +219,7 @@ TEST(what_a_child_inherited_stays_when_its_parent_lets_go) {
     tcx_tensor_unref(other);
     expect_storages(0);
     signal_destroy(&let_go);
-    end();
+    end_daemon();
 }
 
 TEST(what_a_child_inherited_stays_when_its_parent_ends) {
@@ -263,7 +248,7 @@ TEST(what_a_child_inherited_stays_when_its_parent_ends) {
     tcx_tensor_unref(other);
     signal_destroy(&is_over);
     signal_destroy(&went_well);
-    end();
+    end_daemon();
 }
 
 /* The socket is full, so the daemon cannot be told of the fork before the parent is gone. */
@@ -308,7 +293,7 @@ TEST(what_a_child_inherited_stays_when_its_parent_ends_untold) {
     tcx_tensor_unref(other);
     signal_destroy(&is_over);
     signal_destroy(&went_well);
-    end();
+    end_daemon();
 }
 
 TEST(what_a_child_lets_go_is_free_while_it_lives) {
@@ -332,7 +317,7 @@ TEST(what_a_child_lets_go_is_free_while_it_lives) {
     expect_success(pid);
     signal_destroy(&let_go);
     signal_destroy(&is_over);
-    end();
+    end_daemon();
 }
 
 TEST(a_grandchild_keeps_what_its_parents_parent_had) {
@@ -361,7 +346,7 @@ TEST(a_grandchild_keeps_what_its_parents_parent_had) {
     tcx_tensor_unref(others[1]);
     expect_storages(0);
     signal_destroy(&is_over);
-    end();
+    end_daemon();
 }
 
 TEST(a_child_that_calls_exec_keeps_nothing) {
@@ -380,7 +365,7 @@ TEST(a_child_that_calls_exec_keeps_nothing) {
     expect_storages(0);
     signal_destroy(&is_over);
     expect_success(pid);
-    end();
+    end_daemon();
 }
 
 TEST(what_a_child_inherited_from_a_lost_connection_stays) {
@@ -409,7 +394,7 @@ TEST(what_a_child_inherited_from_a_lost_connection_stays) {
     tcx_tensor_unref(other);
     expect_storages(0);
     signal_destroy(&is_over);
-    end();
+    end_daemon();
 }
 
 TEST(what_nobody_could_keep_is_an_error_and_no_copy) {
@@ -444,7 +429,7 @@ TEST(what_nobody_could_keep_is_an_error_and_no_copy) {
     signal_await(&went_well);
     expect_storages(1);
     signal_destroy(&went_well);
-    end();
+    end_daemon();
 }
 
 /* -------------------------------------------------------------------------- beside busy threads */
@@ -489,7 +474,7 @@ TEST(forks_beside_a_daemon_that_is_stopped_lose_nothing_and_leave_nothing) {
     tcx_tensor_unref(other);
     expect_storages(0);
     signal_destroy(&is_over);
-    end();
+    end_daemon();
 }
 
 enum { THREADS = 8, FORKS = 100 };
@@ -526,5 +511,5 @@ TEST(many_threads_fork_and_each_child_has_what_its_thread_had) {
         EXPECT_EQ(0, pthread_join(threads[i], NULL));
     }
     expect_storages(0);
-    end();
+    end_daemon();
 }

@@ -1,5 +1,6 @@
-/* One address for the same bytes, whoever in this process uses them. */
-#include "own_daemon.h"
+/* One address for the same bytes, whoever in this process uses them, and only while they are there.
+ */
+#include "client_fixture.h"
 
 enum { COUNT = 50000 }; /* more than travels in a message */
 
@@ -17,12 +18,12 @@ static int mappings_count(void) {
     return count;
 }
 
-static tcx_tensor_t *put_zeros(tcx_client_t *client, const char *name) {
+static tcx_tensor_t *put_zeros(tcx_client_t *from, const char *name) {
     static float data[COUNT];
     struct floats floats;
     tcx_tensor_t *tensor;
 
-    EXPECT_OK(tcx_put(client, name, floats_on(&floats, data, COUNT), NULL, &tensor));
+    EXPECT_OK(tcx_put(from, name, floats_on(&floats, data, COUNT), NULL, &tensor));
     return tensor;
 }
 
@@ -77,11 +78,9 @@ TEST(clients_of_two_daemons_share_no_mapping) {
 }
 
 TEST(memory_keeps_its_address_after_a_client_connects_anew) {
-    struct own_daemon daemon;
     tcx_tensor_t *got;
 
-    daemon_start(&daemon);
-    tcx_client_t *client = daemon_client(&daemon);
+    given_daemon();
     tcx_tensor_t *put = put_zeros(client, "x");
     tcx_client_disconnect(client);
     EXPECT_OK(tcx_get(client, "x", NULL, &got, NULL));
@@ -89,7 +88,46 @@ TEST(memory_keeps_its_address_after_a_client_connects_anew) {
     tcx_tensor_unref(put);
     EXPECT_EQ(0, floats_of(got)[COUNT - 1]);
     tcx_tensor_unref(got);
-    tcx_client_close(client);
-    daemon_stop(&daemon);
-    daemon_clean(&daemon);
+    end_with(1);
+}
+
+TEST(what_the_daemon_destroys_is_unmapped_here) {
+    int64_t deadline = clock_after(20 * NS_PER_S);
+    tcx_stats_t stats;
+    tcx_tensor_t *tensor;
+
+    given_daemon();
+    EXPECT_OK(tcx_client_connect(client));
+    int before = mappings_count();
+    for (int i = 0; i < 20; i++) { /* each has a segment of its own */
+        EXPECT_OK(
+            tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){(8 + i) << 20}, &tensor));
+        EXPECT_TRUE(mappings_count() > before);
+        tcx_tensor_unref(tensor);
+    }
+    do {
+        EXPECT_OK(tcx_stats(client, &stats)); /* brings the news, and then the answer */
+    } while (mappings_count() > before && clock_now() < deadline);
+    EXPECT_EQ(before, mappings_count());
+    end();
+}
+
+TEST(descriptors_stay_few_however_much_is_mapped) {
+    enum { SEGMENTS = 40 };
+    tcx_tensor_t *tensors[SEGMENTS];
+
+    given_daemon();
+    EXPECT_OK(tcx_client_connect(client));
+    int lowest_free = dup(0);
+    close(lowest_free);
+    for (int i = 0; i < SEGMENTS; i++) {
+        EXPECT_OK(
+            tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){5 << 20}, &tensors[i]));
+    }
+    EXPECT_EQ(lowest_free, dup(0));
+    close(lowest_free);
+    for (int i = 0; i < SEGMENTS; i++) {
+        tcx_tensor_unref(tensors[i]);
+    }
+    end();
 }

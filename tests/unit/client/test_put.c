@@ -1,32 +1,5 @@
 /* Tensors in and out of a real daemon. */
-#include <pthread.h>
-
-#include "own_daemon.h"
-
-static struct own_daemon own;
-static tcx_client_t *client;
-
-static void given_daemon(void) {
-    daemon_start(&own);
-    client = daemon_client(&own);
-}
-
-/* Nothing may be left but `names` storages. */
-static void end(uint64_t names) {
-    expect_settles(client, 0, names);
-    tcx_client_close(client);
-    daemon_stop(&own);
-    daemon_clean(&own);
-}
-
-static const tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
-
-static tcx_info_t info_of(const tcx_tensor_t *tensor) {
-    tcx_info_t info;
-
-    tcx_tensor_info(tensor, &info);
-    return info;
-}
+#include "client_fixture.h"
 
 static tcx_tensor_t *get(const char *name) {
     tcx_tensor_t *tensor;
@@ -56,7 +29,7 @@ TEST(what_is_put_is_got_with_all_it_says) {
     EXPECT_TRUE(info.is_shared && !info.readonly && info.storage_id != 0);
     tcx_tensor_unref(put);
     tcx_tensor_unref(got);
-    end(1);
+    end_with(1);
 }
 
 TEST(a_put_replaces_and_readers_keep_what_they_have) {
@@ -76,7 +49,7 @@ TEST(a_put_replaces_and_readers_keep_what_they_have) {
     EXPECT_EQ(2, floats_of(new)[0]);
     tcx_tensor_unref(old);
     tcx_tensor_unref(new);
-    end(0);
+    end();
 }
 
 TEST(every_dtype_and_size_comes_back_exactly) {
@@ -105,7 +78,7 @@ TEST(every_dtype_and_size_comes_back_exactly) {
         }
     }
     free(bytes);
-    end(1);
+    end_with(1);
 }
 
 TEST(scalars_and_empty_shapes_keep_their_shape) {
@@ -133,7 +106,7 @@ TEST(scalars_and_empty_shapes_keep_their_shape) {
     EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 0, NULL, &tensor));
     EXPECT_EQ(0, floats_of(tensor)[0]);
     tcx_tensor_unref(tensor);
-    end(2);
+    end_with(2);
 }
 
 TEST(any_layout_is_packed) {
@@ -162,7 +135,7 @@ TEST(any_layout_is_packed) {
     EXPECT_EQ(3, floats_of(tensor)[0]);
     EXPECT_EQ(0, floats_of(tensor)[3]);
     tcx_tensor_unref(tensor);
-    end(2);
+    end_with(2);
 }
 
 /* ----------------------------------------------------------------------------- shared or copied */
@@ -185,7 +158,7 @@ TEST(memory_born_shared_is_published_as_it_is) {
     tcx_tensor_unref(born);
     tcx_tensor_unref(row);
     tcx_tensor_unref(got);
-    end(1);
+    end_with(1);
 }
 
 TEST(a_snapshot_and_a_strided_view_are_copied) {
@@ -210,7 +183,7 @@ TEST(a_snapshot_and_a_strided_view_are_copied) {
     tcx_tensor_unref(born);
     tcx_tensor_unref(copy);
     tcx_tensor_unref(packed);
-    end(2);
+    end_with(2);
 }
 
 TEST(private_memory_is_not_copied_when_that_is_forbidden) {
@@ -225,7 +198,7 @@ TEST(private_memory_is_not_copied_when_that_is_forbidden) {
     EXPECT_OK(tcx_empty(client, (tcx_device_t){0}, float32, 1, (int64_t[]){2}, &born));
     EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(born), &no_copy, NULL));
     tcx_tensor_unref(born);
-    end(1);
+    end_with(1);
 }
 
 TEST(without_a_name_a_put_only_shares) {
@@ -240,7 +213,7 @@ TEST(without_a_name_a_put_only_shares) {
     EXPECT_TRUE(!tcx_is_shared(client, floats_of(tensor), 9)); /* bytes beyond it are not its own */
     EXPECT_TRUE(!tcx_is_shared(client, data, 8));
     tcx_tensor_unref(tensor);
-    end(0);
+    end();
 }
 
 TEST(what_another_client_has_from_the_same_daemon_is_not_copied) {
@@ -261,7 +234,7 @@ TEST(what_another_client_has_from_the_same_daemon_is_not_copied) {
     tcx_client_close(other);
     EXPECT_EQ(0, floats_of(there)[0]); /* outlives its client */
     tcx_tensor_unref(there);
-    end(1);
+    end_with(1);
 }
 
 TEST(what_another_client_has_from_the_same_daemon_is_referred_to_by_a_bundle) {
@@ -283,7 +256,7 @@ TEST(what_another_client_has_from_the_same_daemon_is_referred_to_by_a_bundle) {
     tcx_bundle_unref(bundle);
     tcx_tensor_unref(tensor);
     tcx_client_close(other);
-    end(0);
+    end();
 }
 
 /* ------------------------------------------------------------------------------------ read-only */
@@ -310,7 +283,7 @@ TEST(read_only_is_for_whoever_gets_it_by_that_name_and_what_comes_of_it) {
     tcx_tensor_unref(free_one);
     tcx_tensor_unref(view);
     tcx_tensor_unref(again);
-    end(1);
+    end_with(1);
 }
 
 TEST(a_copy_of_what_is_read_only_is_writable) {
@@ -330,7 +303,7 @@ TEST(a_copy_of_what_is_read_only_is_writable) {
     tcx_tensor_unref(fixed);
     tcx_tensor_unref(copied);
     tcx_tensor_unref(put);
-    end(2);
+    end_with(2);
 }
 
 TEST(a_handle_that_does_not_want_to_write_binds_only_itself) {
@@ -346,7 +319,7 @@ TEST(a_handle_that_does_not_want_to_write_binds_only_itself) {
     EXPECT_TRUE(info_of(reader).readonly && !info_of(writer).readonly);
     tcx_tensor_unref(reader);
     tcx_tensor_unref(writer);
-    end(1);
+    end_with(1);
 }
 
 /* --------------------------------------------------------------------------------------- errors */
@@ -385,7 +358,7 @@ TEST(bad_arguments_are_refused_and_nothing_is_left) {
     EXPECT_OK(tcx_put(client, "x", array, &exclusive, NULL));
     EXPECT_EQ(TCX_EXISTS, tcx_put(client, "x", array, &exclusive, &tensor));
     EXPECT_TRUE(tensor == NULL);
-    end(1);
+    end_with(1);
 }
 
 TEST(more_than_the_capacity_is_out_of_memory_with_numbers) {
@@ -397,7 +370,7 @@ TEST(more_than_the_capacity_is_out_of_memory_with_numbers) {
     EXPECT_TRUE(strpbrk(tcx_error(), "0123456789") != NULL);
     EXPECT_OK(tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){1 << 20}, &tensor));
     tcx_tensor_unref(tensor);
-    end(0);
+    end();
 }
 
 TEST(views_stay_inside_their_tensor) {
@@ -416,208 +389,5 @@ TEST(views_stay_inside_their_tensor) {
         tcx_tensor_view(tensor, (tcx_dtype_t){TCX_UINT, 8, 1}, 1, (int64_t[]){15}, 1, 0, &view));
     tcx_tensor_unref(view);
     tcx_tensor_unref(tensor);
-    end(0);
-}
-
-/* -------------------------------------------------------------------------------------- waiting */
-
-TEST(a_wait_that_brings_nothing_says_what_was_awaited) {
-    tcx_get_options_t options = {.timeout = 0.01};
-    struct floats floats;
-    float data = 1;
-    tcx_tensor_t *tensor;
-
-    given_daemon();
-    EXPECT_EQ(TCX_TIMEOUT, tcx_get(client, "x", &options, &tensor, NULL));
-    EXPECT_STR_EQ("nothing was put under \"x\" within 0.01 s", tcx_error());
-    EXPECT_OK(tcx_put(client, "x", floats_on(&floats, &data, 1), NULL, NULL));
-    options.newer_than = 1;
-    EXPECT_EQ(TCX_TIMEOUT, tcx_get(client, "x", &options, &tensor, NULL));
-    EXPECT_STR_EQ("nothing newer than version 1 was put under \"x\" within 0.01 s", tcx_error());
-    options.newer_than = 0;
-    EXPECT_OK(tcx_get(client, "x", &options, &tensor, NULL));
-    tcx_tensor_unref(tensor);
-    end(1);
-}
-
-static void *put_it(void *argument) {
-    struct floats floats;
-    float data = 5;
-    tcx_stats_t stats;
-
-    do {
-        EXPECT_OK(tcx_stats(argument, &stats));
-    } while (stats.waiting == 0);
-    EXPECT_OK(tcx_put(argument, "x", floats_on(&floats, &data, 1), NULL, NULL));
-    return NULL;
-}
-
-TEST(a_wait_ends_when_the_name_is_put_on_the_same_client) {
-    tcx_get_options_t options = {.timeout = -1};
-    pthread_t putter;
-    tcx_tensor_t *tensor;
-
-    given_daemon();
-    EXPECT_EQ(0, pthread_create(&putter, NULL, put_it, client));
-    EXPECT_OK(tcx_get(client, "x", &options, &tensor, NULL));
-    EXPECT_EQ(5, floats_of(tensor)[0]);
-    EXPECT_EQ(0, pthread_join(putter, NULL));
-    tcx_tensor_unref(tensor);
-    end(1);
-}
-
-/* --------------------------------------------------------------------------------------- asking */
-
-struct seen {
-    int count;
-    int stop_after;
-    char last[256];
-    tcx_entry_t entry; /* its pointers are over */
-};
-
-static int see(void *context, const tcx_entry_t *entry) {
-    struct seen *seen = context;
-
-    EXPECT_TRUE(strcmp(seen->last, entry->name) < 0);
-    snprintf(seen->last, sizeof seen->last, "%s", entry->name);
-    seen->entry = *entry;
-    return ++seen->count == seen->stop_after;
-}
-
-TEST(names_are_listed_in_order_over_many_pages) {
-    enum { COUNT = 2000 };
-    struct seen seen = {0};
-    struct floats floats;
-    float data = 1;
-
-    given_daemon();
-    for (int i = 0; i < COUNT; i++) {
-        char name[200];
-        snprintf(name, sizeof name, "%s/%0150d", i % 2 ? "odd" : "even", i);
-        EXPECT_OK(tcx_put(client, name, floats_on(&floats, &data, 1), NULL, NULL));
-    }
-    EXPECT_OK(tcx_list(client, NULL, see, &seen));
-    EXPECT_EQ(COUNT, seen.count);
-    seen = (struct seen){0};
-    EXPECT_OK(tcx_list(client, "odd/", see, &seen));
-    EXPECT_EQ(COUNT / 2, seen.count);
-    seen = (struct seen){.stop_after = 3};
-    EXPECT_OK(tcx_list(client, "", see, &seen));
-    EXPECT_EQ(3, seen.count);
-    seen = (struct seen){0};
-    EXPECT_OK(tcx_list(client, "nothing", see, &seen));
-    EXPECT_EQ(0, seen.count);
-    end(COUNT);
-}
-
-TEST(one_name_is_described) {
-    tcx_put_options_t options = {.flags = TCX_PUT_READONLY | TCX_PUT_EPHEMERAL, .ttl = 1000};
-    struct seen seen = {0};
-    struct floats floats;
-    float data[5] = {0};
-    tcx_tensor_t *tensor;
-
-    given_daemon();
-    EXPECT_OK(tcx_put(client, "x", floats_on(&floats, data, 5), &options, &tensor));
-    EXPECT_OK(tcx_stat(client, "x", see, &seen));
-    EXPECT_EQ(1, seen.entry.version);
-    EXPECT_EQ(20, seen.entry.nbytes);
-    EXPECT_EQ(info_of(tensor).storage_id, seen.entry.storage_id);
-    EXPECT_TRUE(seen.entry.readonly && seen.entry.ephemeral && !seen.entry.is_bundle);
-    EXPECT_EQ(1, seen.entry.ndim);
-    EXPECT_EQ(1, seen.entry.holders);
-    EXPECT_EQ(getpid(), seen.entry.publisher);
-    EXPECT_TRUE(seen.entry.ttl_left > 0 && seen.entry.ttl_left <= 1000 && seen.entry.age >= 0);
-    EXPECT_EQ(TCX_NOT_FOUND, tcx_stat(client, "y", see, &seen));
-    tcx_tensor_unref(tensor);
-    end(1);
-}
-
-static int count_peers(void *context, const tcx_peer_t *peer) {
-    int *counts = context;
-
-    EXPECT_EQ(getpid(), peer->pid);
-    EXPECT_EQ(getuid(), peer->uid);
-    EXPECT_STR_EQ("test_put", peer->program);
-    EXPECT_TRUE(peer->connected);
-    counts[peer->is_self ? 1 : 0]++;
-    counts[2] += (int)peer->bytes;
-    return 0;
-}
-
-TEST(clients_are_listed_with_what_they_hold) {
-    int counts[3] = {0};
-    char version[32];
-    tcx_tensor_t *tensor;
-
-    given_daemon();
-    tcx_daemon_version(client, version, sizeof version);
-    EXPECT_STR_EQ("", version);
-    tcx_client_t *other = daemon_client(&own);
-    EXPECT_OK(tcx_zeros(other, (tcx_device_t){0}, float32, 1, (int64_t[]){4}, &tensor));
-    EXPECT_OK(tcx_clients(client, count_peers, counts));
-    EXPECT_EQ(1, counts[0]);
-    EXPECT_EQ(1, counts[1]);
-    EXPECT_EQ(16, counts[2]);
-    tcx_daemon_version(client, version, sizeof version);
-    EXPECT_STR_EQ(TCX_VERSION, version);
-    tcx_tensor_unref(tensor);
-    tcx_client_close(other);
-    end(0);
-}
-
-/* -------------------------------------------------------------------------------------- mapping */
-
-/* Mappings of the daemon's memory in this process. */
-static int count_maps(void) {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    char line[512];
-    int count = 0;
-
-    while (fgets(line, sizeof line, maps)) {
-        count += strstr(line, "/dev/shm/") != NULL || strstr(line, "memfd:tensorcx") != NULL;
-    }
-    fclose(maps);
-    return count;
-}
-
-TEST(what_the_daemon_destroys_is_unmapped_here) {
-    int64_t deadline = clock_after(20 * NS_PER_S);
-    tcx_stats_t stats;
-    tcx_tensor_t *tensor;
-
-    given_daemon();
-    EXPECT_OK(tcx_client_connect(client));
-    int before = count_maps();
-    for (int i = 0; i < 20; i++) { /* each has a segment of its own */
-        EXPECT_OK(
-            tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){(8 + i) << 20}, &tensor));
-        EXPECT_TRUE(count_maps() > before);
-        tcx_tensor_unref(tensor);
-    }
-    do {
-        EXPECT_OK(tcx_stats(client, &stats)); /* brings the news, and then the answer */
-    } while (count_maps() > before && clock_now() < deadline);
-    EXPECT_EQ(before, count_maps());
-    end(0);
-}
-
-TEST(descriptors_stay_few_however_much_is_mapped) {
-    enum { COUNT = 40 };
-    tcx_tensor_t *tensors[COUNT];
-
-    given_daemon();
-    EXPECT_OK(tcx_client_connect(client));
-    int lowest_free = dup(0);
-    close(lowest_free);
-    for (int i = 0; i < COUNT; i++) {
-        EXPECT_OK(
-            tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){5 << 20}, &tensors[i]));
-    }
-    EXPECT_EQ(lowest_free, dup(0));
-    close(lowest_free);
-    for (int i = 0; i < COUNT; i++) {
-        tcx_tensor_unref(tensors[i]);
-    }
-    end(0);
+    end();
 }

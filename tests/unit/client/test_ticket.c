@@ -3,21 +3,7 @@
 #include <sys/resource.h>
 
 #include "client.h"
-#include "own_daemon.h"
-
-static struct own_daemon own;
-static tcx_client_t *client;
-
-static void given_daemon(void) {
-    daemon_start(&own);
-    client = daemon_client(&own);
-}
-
-static void end(void) {
-    tcx_client_close(client);
-    daemon_stop(&own);
-    daemon_clean(&own);
-}
+#include "client_fixture.h"
 
 struct ticket {
     size_t nbytes;
@@ -52,7 +38,6 @@ static void expect_refused(int status, const struct ticket *ticket, const char *
 
 /* Shared memory with the numbers from 0. */
 static tcx_tensor_t *numbers(tcx_client_t *from, int64_t count) {
-    tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
     tcx_tensor_t *tensor;
 
     EXPECT_OK(tcx_empty(from, (tcx_device_t){0}, float32, 1, &count, &tensor));
@@ -60,13 +45,6 @@ static tcx_tensor_t *numbers(tcx_client_t *from, int64_t count) {
         floats_of(tensor)[i] = (float)i;
     }
     return tensor;
-}
-
-static tcx_info_t info_of(const tcx_tensor_t *tensor) {
-    tcx_info_t info;
-
-    tcx_tensor_info(tensor, &info);
-    return info;
 }
 
 /* ----------------------------------------------------------------------------- how often, where */
@@ -102,7 +80,7 @@ TEST(a_ticket_outlives_its_maker_and_is_the_memory_in_another_process) {
     EXPECT_EQ(999, floats_of(tensor)[999]);
     tcx_tensor_unref(tensor);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 TEST(a_ticket_whose_memory_cannot_be_mapped_just_now_is_good_later) {
@@ -118,7 +96,7 @@ TEST(a_ticket_whose_memory_cannot_be_mapped_just_now_is_good_later) {
     tcx_tensor_t *tensor = redeem(&ticket);
     EXPECT_EQ(999, floats_of(tensor)[999]);
     tcx_tensor_unref(tensor);
-    end();
+    end_daemon();
 }
 
 TEST(a_ticket_redeemed_where_it_was_made_is_the_same_memory) {
@@ -133,7 +111,7 @@ TEST(a_ticket_redeemed_where_it_was_made_is_the_same_memory) {
     EXPECT_EQ(9, floats_of(redeemed)[9]);
     tcx_tensor_unref(redeemed);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 TEST(a_used_ticket_works_again_as_long_as_the_memory_lives) {
@@ -152,7 +130,7 @@ TEST(a_used_ticket_works_again_as_long_as_the_memory_lives) {
     tcx_tensor_unref(made);
     expect_settles(client, 0, 0);
     expect_refused(TCX_STALE, &ticket, "gone");
-    end();
+    end_daemon();
 }
 
 TEST(of_two_tickets_each_keeps_the_memory) {
@@ -168,13 +146,12 @@ TEST(of_two_tickets_each_keeps_the_memory) {
     EXPECT_EQ(9, floats_of(redeemed)[9]);
     tcx_tensor_unref(redeemed);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 /* --------------------------------------------------------------------------------- what travels */
 
 TEST(a_view_travels_as_it_is_and_keeps_its_storage) {
-    tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
     int64_t shape[2] = {3, 5};
     tcx_tensor_t *view;
 
@@ -192,7 +169,7 @@ TEST(a_view_travels_as_it_is_and_keeps_its_storage) {
     tcx_tensor_unref(view);
     tcx_tensor_unref(made);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 TEST(read_only_travels_and_a_name_does_not) {
@@ -213,7 +190,7 @@ TEST(read_only_travels_and_a_name_does_not) {
     tcx_tensor_unref(redeemed);
     tcx_tensor_unref(got);
     expect_settles(client, 0, 1);
-    end();
+    end_daemon();
 }
 
 TEST(scalars_and_empty_shapes_travel) {
@@ -238,7 +215,7 @@ TEST(scalars_and_empty_shapes_travel) {
     EXPECT_EQ(0, info_of(redeemed).nbytes);
     tcx_tensor_unref(redeemed);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 static void delete_nothing(struct DLManagedTensorVersioned *self) {
@@ -276,7 +253,7 @@ TEST(private_memory_is_copied_and_the_copy_lives_until_it_is_redeemed) {
     EXPECT_EQ(3, floats_of(redeemed)[2]);
     tcx_tensor_unref(redeemed);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 TEST(shared_memory_that_came_back_by_a_framework_is_not_copied) {
@@ -293,7 +270,7 @@ TEST(shared_memory_that_came_back_by_a_framework_is_not_copied) {
     tcx_tensor_unref(tensor);
     tcx_tensor_unref(made);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 TEST(another_clients_tensor_is_not_copied) {
@@ -309,13 +286,10 @@ TEST(another_clients_tensor_is_not_copied) {
     EXPECT_EQ(9, floats_of(redeemed)[9]);
     tcx_tensor_unref(redeemed);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 /* -------------------------------------------------------------------------------------- bundles */
-
-#define PATH(...) \
-    (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
 
 /* One item that is packed, one that refers to `shared`, and an empty mapping. */
 static tcx_bundle_t *put_bundle(tcx_client_t *to, const tcx_tensor_t *shared, unsigned flags) {
@@ -379,7 +353,7 @@ TEST(a_bundle_travels_with_all_that_it_refers_to) {
     EXPECT_TRUE(info.readonly);
     tcx_bundle_unref(bundle);
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 TEST(a_tensors_ticket_is_not_a_bundles) {
@@ -392,7 +366,7 @@ TEST(a_tensors_ticket_is_not_a_bundles) {
     EXPECT_STR_EQ("the ticket is of a tensor, not of a bundle", tcx_error());
     tcx_tensor_unref(made);
     tcx_tensor_unref(redeem(&ticket)); /* it was not used up */
-    end();
+    end_daemon();
 }
 
 /* -------------------------------------------------------------------------------- other daemons */
@@ -419,7 +393,7 @@ TEST(what_a_daemon_that_is_gone_left_is_copied_into_the_next_one) {
     tcx_bundle_unref(bundle);
     tcx_bundle_unref(redeem_bundle(&ticket));
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 static void lose_connection(void) {
@@ -454,7 +428,7 @@ TEST(of_a_lost_connections_memory_only_what_the_next_one_does_not_have_is_copied
     tcx_tensor_unref(got);
     EXPECT_OK(tcx_delete(client, "x"));
     expect_settles(client, 0, 0);
-    end();
+    end_daemon();
 }
 
 TEST(redeeming_starts_no_daemon) {
@@ -486,7 +460,7 @@ TEST(a_ticket_with_any_byte_changed_is_refused) {
     }
     tcx_tensor_unref(redeem(&ticket));
     tcx_tensor_unref(made);
-    end();
+    end_daemon();
 }
 
 TEST(a_ticket_that_is_cut_or_longer_is_refused) {
@@ -504,7 +478,7 @@ TEST(a_ticket_that_is_cut_or_longer_is_refused) {
     EXPECT_EQ(TCX_INVALID, tcx_redeem(client, NULL, 0, NULL, NULL));
     expect_refused(TCX_INVALID, &none, "length");
     tcx_tensor_unref(made);
-    end();
+    end_daemon();
 }
 
 /* Puts a number where the ticket has one, and the check value right again. */
@@ -537,5 +511,5 @@ TEST(a_forged_ticket_reaches_nothing_but_what_it_says_honestly) {
     tcx_tensor_unref(redeem(&forged));
     tcx_tensor_unref(made);
     tcx_tensor_unref(other);
-    end();
+    end_daemon();
 }
