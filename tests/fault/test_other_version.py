@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+import recorded
 from helpers import Program
 from wire_table import HEADER, MESSAGES, Status
 
@@ -40,6 +41,7 @@ class Impostor:
         self.listener.bind(path)
         self.listener.listen(16)
         self.answer = answer
+        self.heard = []
         self.thread = threading.Thread(target=self.serve)
 
     def serve(self):
@@ -47,7 +49,8 @@ class Impostor:
             while True:
                 peer, _ = self.listener.accept()
                 with peer, contextlib.suppress(OSError):
-                    if peer.recv(100_000) and self.answer:
+                    self.heard.append(peer.recv(100_000))
+                    if self.heard[-1] and self.answer:
                         peer.send(self.answer)
                         while peer.recv(100_000):
                             peer.send(self.answer)
@@ -70,6 +73,17 @@ def answers(folder, answer, *, calls=4, env=None):
         lines = [program.line() for _ in range(calls)]
         program.finish()
     return lines
+
+
+def test_the_library_says_hello_as_it_is_on_record(folder):
+    path = f"{folder}/d.sock"
+    with Impostor(path, refusal(Status.VERSION, "no")) as peer:
+        with Program(CALLS, 1, socket=path) as program:
+            program.line()
+            program.finish()
+        newest = recorded.HELLO[max(recorded.HELLO)]
+        shared = slice(4, newest.index(b"old"))  # all but its length and who says it
+        assert peer.heard[0][shared] == newest[shared]
 
 
 def test_the_daemons_text_reaches_the_user(folder):

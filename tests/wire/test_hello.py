@@ -4,26 +4,34 @@ import os
 import struct
 
 import pytest
+import recorded
 import wire
 from wire import Refused
-from wire_table import CONSTANTS, STRUCTS, Status
+from wire_table import CONSTANTS, HEADER, Status
 
-# HELLO of version 1 as it went over the wire when it was new: program "old", request 1. It never
-# changes, so that every daemon can tell every client what is wrong.
-GOLDEN = bytes.fromhex(
-    "33000000" "0100" "0000" "01000000" "00000000" "0000000000000000"  # header
-    "54435831" "0100" "0100" "01000000" "00000000" "0000000000000000"  # struct wire_hello
-    "6f6c64"
-)  # fmt: skip
+NEWEST = CONSTANTS["WIRE_VERSION_MAX"]
 
 
-def test_the_golden_hello_is_still_understood(daemon):
+def test_the_hello_of_every_version_is_on_record():
+    assert list(recorded.HELLO) == list(recorded.HELLO_REPLY) == list(range(1, NEWEST + 1))
+
+
+@pytest.mark.parametrize("version", recorded.HELLO)
+def test_a_recorded_hello_is_answered_as_it_was_or_told_to_upgrade(daemon, version):
     with daemon.connect(hello=False) as client:
-        client.send_bytes(GOLDEN)
-        reply = client.receive()
-        assert reply.status is Status.OK
-        assert reply["version"] == 1
-        assert client.stats()["clients"] == 1
+        client.send_bytes(recorded.HELLO[version])
+        if version < CONSTANTS["WIRE_VERSION_MIN"]:
+            assert "upgrade the client" in client.receive().text
+            return
+        answer, (page,) = client.receive_bytes()
+        os.close(page)
+        layout = recorded.HELLO_REPLY[version]
+        stats = client.stats()
+        found = struct.unpack_from(layout, answer, HEADER.size)
+        assert found[:5] == (version, 0, CONSTANTS["WIRE_LAYOUT"], 0, stats["boot_id"])
+        assert found[6:] == (daemon.pid, 0)
+        assert answer[HEADER.size + struct.calcsize(layout) :].decode(), "no version text"
+        assert stats["clients"] == 1
 
 
 def test_the_reply_says_who_answers(daemon, client):
@@ -53,8 +61,8 @@ def test_clients_get_ids_of_their_own(daemon):
     [(0, 0, "daemon"), (2, 9, "client"), (999, 999, "client"), (0xFFFF, 0xFFFF, "client")],
 )
 def test_another_version_is_told_which_side_to_upgrade(daemon, low, high, newer):
-    """A golden HELLO with another range of versions, as an older or newer client would send it."""
-    hello = bytearray(GOLDEN)
+    """A recorded HELLO with another range of versions, as another client would send it."""
+    hello = bytearray(recorded.HELLO[1])
     struct.pack_into("=HH", hello, 28, low, high)
     older = {"daemon": "client", "client": "daemon"}[newer]
     with daemon.connect(hello=False) as client:
@@ -122,15 +130,17 @@ def test_a_client_that_leaves_before_the_reply_leaves_nothing(daemon):
     """The reply, with the life page's descriptor, is in flight or not yet sent."""
     for _ in range(20):
         with daemon.connect(hello=False) as client:
-            client.send_bytes(GOLDEN)
+            client.send_bytes(recorded.HELLO[NEWEST])
 
 
-def test_hello_has_its_promised_shape():
-    layout = STRUCTS["wire_hello"]
-    assert [name for name, _ in layout.fields][:4] == [
-        "magic",
-        "version_min",
-        "version_max",
-        "layout",
-    ]
-    assert wire.frame("HELLO", b"old", number=1, **wire.HELLO) == GOLDEN
+def test_what_we_say_today_is_the_newest_on_record():
+    assert wire.frame("HELLO", b"old", number=1, **wire.HELLO) == recorded.HELLO[NEWEST]
+
+
+def test_every_hello_begins_alike():
+    """What a daemon must find in that of any version, to say which side to upgrade."""
+    for version, hello in recorded.HELLO.items():
+        nbytes, opcode, nfds, request = struct.unpack_from("=IHHI", hello)
+        assert (nbytes, opcode, nfds, request) == (len(hello), 1, 0, 1)
+        magic, low, high = struct.unpack_from("=4sHH", hello, HEADER.size)
+        assert magic == b"TCX1" and low <= version == high
