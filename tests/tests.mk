@@ -8,14 +8,14 @@ check: $(VENV)/.ready # with -j a line's targets run at once; what looks at the 
 	$(MAKE) -Otarget fuzz-smoke python-tests torch-tests wire-tests numpy-oldest packaging
 	$(MAKE) fault-tests
 
-## check-full: check, the NumPy matrix and the long variants of the fault tests
+## check-full: check, the matrix of Python, NumPy and DLPack peers, and the long variants of the fault tests
 check-full: check
 	$(MAKE) thread
 	$(MAKE) model-full
-	$(MAKE) numpy-matrix
+	$(MAKE) numpy-matrix compat
 	$(MAKE) slow-tests
 
-.PHONY: check check-full unit python-tests fault-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging
+.PHONY: check check-full unit python-tests fault-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging compat
 
 # ------------------------------------------------------------------- a CUDA driver without a device
 # tests/fakecuda/README.md. Its folder belongs into LD_LIBRARY_PATH; variants lie in folders below.
@@ -168,6 +168,17 @@ torch-tests: all fakecuda .venv-torch/.ready
 ## packaging: pip install . in a fresh environment; autostart works from there
 packaging: all
 	$(PYTEST) tests/packaging
+
+## compat: one wheel on every Python that is here; DLPack with JAX, onnxruntime and others (.venv-compat, 0.9 GB)
+compat: all fakecuda .venv-compat/.ready
+	JAX_PLATFORMS=cpu PYTHONPATH=$(BUILD)/python .venv-compat/bin/python -m pytest -q -p no:cacheprovider \
+	    tests/python/exchange/test_consumers.py tests/python/exchange/test_their_arrays.py
+	$(PYTEST) -rs tests/compat
+
+.venv-compat/.ready: tools/requirements-compat.txt
+	$(PYTHON) -m venv .venv-compat
+	.venv-compat/bin/python -m pip install -q --disable-pip-version-check -r $<
+	touch $@
 
 ## check-gpu: what only a CUDA device can show, ten minutes on device 0 (GPU_PYTHON=: one with PyTorch, CuPy, ...)
 GPU_PYTHON ?= $(VPY)
