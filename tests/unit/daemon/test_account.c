@@ -2,8 +2,7 @@
  * used after its end, is the sanitizer's to find. */
 #include "account.h"
 #include "catalog.h"
-#include "fixture.h"
-#include "status.h"
+#include "storages_fixture.h"
 
 struct fixture {
     struct segments segments;
@@ -25,15 +24,8 @@ static void teardown(struct fixture *f) {
     storages_fini(&f->storages);
 }
 
-/* A storage that `account` made; the reference is the caller's. */
 static struct storage *given_storage(struct fixture *f, struct account *account) {
-    struct storage *storage;
-    struct waitlist *wait;
-    struct shortage shortage;
-
-    EXPECT_EQ(STATUS_OK,
-              storage_create(&f->storages, &f->segments, account, 0, &storage, &wait, &shortage));
-    return storage;
+    return storage_of_nothing(&f->storages, &f->segments, account);
 }
 
 static void put(struct fixture *f, struct account *account, struct storage *storage) {

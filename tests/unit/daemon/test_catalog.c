@@ -2,8 +2,7 @@
 #include <stdio.h>
 
 #include "catalog.h"
-#include "fixture.h"
-#include "status.h"
+#include "storages_fixture.h"
 
 struct fixture {
     struct segments segments;
@@ -16,16 +15,12 @@ struct fixture {
 };
 
 static void setup(struct fixture *f) {
-    struct waitlist *wait;
-    struct shortage shortage;
-
     *f = (struct fixture){.storages = {.max = 1000}, .account = {.has_client = true}, .now_ms = 1};
     f->catalog = (struct catalog){.storages = &f->storages, .ready = &f->ready, .max = 1000};
     list_init(&f->ready);
     storages_init(&f->storages);
     catalog_init(&f->catalog);
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &f->storage,
-                                        &wait, &shortage));
+    f->storage = storage_of_nothing(&f->storages, &f->segments, &f->account);
 }
 
 static void teardown(struct fixture *f) {

@@ -5,11 +5,11 @@
 #include <sys/mman.h>
 
 #include "attachment.h"
-#include "fixture.h"
 #include "log.h"
 #include "participant.h"
 #include "ring_mask.h"
 #include "status.h"
+#include "storages_fixture.h"
 
 enum { HANDLES = 5, CHANNELS = 3, ALICE = 7, BOB = 9 };
 
@@ -76,13 +76,7 @@ static void teardown(struct fixture *f) {
 }
 
 static struct storage *given_storage(struct fixture *f) {
-    struct storage *storage;
-    struct waitlist *wait;
-    struct shortage shortage;
-
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &storage, &wait,
-                                        &shortage));
-    return storage;
+    return storage_of_nothing(&f->storages, &f->segments, &f->account);
 }
 
 static void give_size(struct fixture *f, struct channel *channel) {

@@ -4,10 +4,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "fixture.h"
-#include "hold.h"
 #include "log.h"
-#include "status.h"
+#include "storages_fixture.h"
 
 enum { STORAGES = 24, PAGES = 12 };
 
@@ -63,15 +61,7 @@ static void teardown(struct fixture *f) {
 }
 
 static uint64_t given_held(struct fixture *f) {
-    struct storage *storage;
-    struct waitlist *wait;
-    struct shortage shortage;
-
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &storage, &wait,
-                                        &shortage));
-    EXPECT_EQ(0, hold_grant(&f->holds, storage));
-    storage_unref(&f->storages, storage);
-    return storage->id;
+    return storage_held_by(&f->holds, &f->segments, &f->account)->id;
 }
 
 /* A fork with a page, which the test closes. */

@@ -2,10 +2,7 @@
  * The storages have no bytes, so that no memory is needed. */
 #include <errno.h>
 
-#include "fixture.h"
-#include "hold.h"
-#include "status.h"
-#include "storage.h"
+#include "storages_fixture.h"
 
 enum { LIMIT = 200000 };
 
@@ -50,22 +47,12 @@ static void teardown(struct fixture *f) {
 
 /* A new storage with one reference of the caller's. */
 static struct storage *given_storage(struct fixture *f) {
-    struct storage *storage;
-    struct waitlist *wait;
-    struct shortage shortage;
-
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &storage, &wait,
-                                        &shortage));
-    return storage;
+    return storage_of_nothing(&f->storages, &f->segments, &f->account);
 }
 
 /* A new storage that only alice holds. Returns its id. */
 static uint64_t given_held(struct fixture *f) {
-    struct storage *storage = given_storage(f);
-
-    EXPECT_EQ(0, hold_grant(&f->alice, storage));
-    storage_unref(&f->storages, storage);
-    return storage->id;
+    return storage_held_by(&f->alice, &f->segments, &f->account)->id;
 }
 
 TEST(a_storage_goes_with_its_last_reference) {

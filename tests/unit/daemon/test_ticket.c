@@ -1,7 +1,5 @@
 /* Tickets: what they keep alive, and when they are taken back. The storages have no bytes. */
-#include "fixture.h"
-#include "hold.h"
-#include "status.h"
+#include "storages_fixture.h"
 
 enum { LEASE_MS = 1000 };
 
@@ -51,15 +49,7 @@ static void teardown(struct fixture *f) {
 
 /* A storage that alice holds. */
 static struct storage *given_storage(struct fixture *f) {
-    struct storage *storage;
-    struct waitlist *wait;
-    struct shortage shortage;
-
-    EXPECT_EQ(STATUS_OK, storage_create(&f->storages, &f->segments, &f->account, 0, &storage, &wait,
-                                        &shortage));
-    EXPECT_EQ(0, hold_grant(&f->alice, storage));
-    storage_unref(&f->storages, storage);
-    return storage;
+    return storage_held_by(&f->alice, &f->segments, &f->account);
 }
 
 static struct ticket *given_ticket(struct fixture *f, struct holds *sender,
