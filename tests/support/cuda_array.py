@@ -165,3 +165,18 @@ def from_dlpack(producer, *, stream=cuda.LEGACY) -> View:
     view = View(managed, cuda.LEGACY if stream in (None, -1) else stream)
     forge.python.PyCapsule_SetName(ctypes.py_object(capsule), forge.USED[name])
     return view
+
+
+def seen(tensor):
+    """The elements as another framework on the device sees them."""
+    return from_dlpack(tensor).numpy()
+
+
+def now(tensor):
+    """The bytes at this moment, read on a stream that waits for none."""
+    with cuda.current():
+        stream = cuda.stream_create()
+        try:
+            return list(cuda.read(tensor.data_ptr(), tensor.nbytes, stream))
+        finally:
+            cuda.stream_destroy(stream)

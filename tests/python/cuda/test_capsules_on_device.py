@@ -10,6 +10,8 @@ from forge import Forge, Producer
 
 import tensorcx as cx
 
+pytestmark = pytest.mark.usefixtures("no_name_left")
+
 CUDA = (forge.CUDA, 0)
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -40,13 +42,6 @@ MALFORMED = {
     "negative device": {"device": (forge.CUDA, -1)},
     "another major version": {"version": (2, 0)},
 }
-
-
-@pytest.fixture(autouse=True)
-def no_name_left():
-    yield
-    for name in cx.names():
-        cx.delete(name)
 
 
 @pytest.mark.parametrize("take", TAKE)

@@ -5,49 +5,17 @@ import pickle
 import threading
 
 import cuda_array
-import cuda_driver as cuda
 import fakecuda
 import numpy as np
 import pytest
-from cuda_array import Array
+from cuda_array import Array, now, seen
 
 import tensorcx as cx
 
+pytestmark = pytest.mark.usefixtures("no_channel_left")
+
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 SLOW = 150  # milliseconds
-
-
-def seen(tensor):
-    return cuda_array.from_dlpack(tensor).numpy()
-
-
-@pytest.fixture(autouse=True)
-def no_channel_left():
-    yield
-    for found in cx.channels():
-        if found["name"]:
-            cx.delete(found["name"])
-
-
-@pytest.fixture
-def side():
-    """A stream that waits for no other."""
-    with cuda.current():
-        stream = cuda.stream_create()
-    yield stream
-    with cuda.current():
-        cuda.stream_synchronize(stream)
-        cuda.stream_destroy(stream)
-
-
-def now(tensor):
-    """The bytes at this moment, read on a stream that waits for none."""
-    with cuda.current():
-        stream = cuda.stream_create()
-        try:
-            return list(cuda.read(tensor.data_ptr(), tensor.nbytes, stream))
-        finally:
-            cuda.stream_destroy(stream)
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])

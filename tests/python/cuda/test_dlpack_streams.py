@@ -12,31 +12,15 @@ import fakecuda
 import forge
 import numpy as np
 import pytest
-from cuda_array import Array
+from cuda_array import Array, now
 from forge import Forge, Producer
 
 import tensorcx as cx
 
+pytestmark = pytest.mark.usefixtures("no_name_left")
+
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 SLOW = 150  # milliseconds
-
-
-@pytest.fixture
-def side():
-    """A stream that waits for no other."""
-    with cuda.current():
-        stream = cuda.stream_create()
-    yield stream
-    with cuda.current():
-        cuda.stream_synchronize(stream)
-        cuda.stream_destroy(stream)
-
-
-@pytest.fixture(autouse=True)
-def no_name_left():
-    yield
-    for name in cx.names():
-        cx.delete(name)
 
 
 @pytest.fixture
@@ -46,16 +30,6 @@ def slow(side):
     array.write(np.zeros(4, "u1"))
     fakecuda.launch(array, 1, SLOW)
     return array
-
-
-def now(tensor):
-    """The bytes at this moment, read on a stream that waits for none."""
-    with cuda.current():
-        stream = cuda.stream_create()
-        try:
-            return list(cuda.read(tensor.data_ptr(), tensor.nbytes, stream))
-        finally:
-            cuda.stream_destroy(stream)
 
 
 class Careless(Array):

@@ -6,22 +6,13 @@ import cuda_array
 import fakecuda
 import numpy as np
 import pytest
-from cuda_array import Array
+from cuda_array import Array, seen
 
 import tensorcx as cx
 
+pytestmark = pytest.mark.usefixtures("no_name_left")
+
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-def seen(tensor):
-    return cuda_array.from_dlpack(tensor).numpy()
-
-
-@pytest.fixture(autouse=True)
-def no_name_left():
-    yield
-    for name in cx.names():
-        cx.delete(name)
 
 
 @pytest.mark.parametrize("device", [None, "cuda:0", "cuda:1", "cpu"])

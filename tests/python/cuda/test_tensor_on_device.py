@@ -7,6 +7,7 @@ import cuda_array
 import fakecuda
 import numpy as np
 import pytest
+from cuda_array import seen
 
 import tensorcx as cx
 
@@ -15,11 +16,6 @@ VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 def on_device(values=VALUES, device="cuda:0"):
     return cx.asarray(np.asarray(values), device=device)
-
-
-def seen(tensor):
-    """The elements as another framework on the device sees them."""
-    return cuda_array.from_dlpack(tensor).numpy()
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:1"])
