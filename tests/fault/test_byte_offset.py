@@ -1,7 +1,7 @@
 """Where the first element lies: a source's offset is added, a view's is kept, none is exported."""
 
 import pytest
-from helpers import SUPPORT, Program
+from helpers import SUPPORT, run
 
 COMMON = f"""
 sys.path.insert(0, {str(SUPPORT)!r})
@@ -27,8 +27,7 @@ for name in "cut", "raw":
     cx.delete(name)
 """
     for text in code, reader:
-        with Program(COMMON + text, socket=daemon.path) as program:
-            program.finish()
+        run(COMMON + text, socket=daemon.path)
 
 
 def test_a_published_view_begins_where_it_began(daemon):
@@ -51,8 +50,7 @@ for name in cx.names():
 assert np.asarray(part).tolist() == [-1, 7, 8, 9]
 """
     for text in writer, reader:
-        with Program(COMMON + text, socket=daemon.path) as program:
-            program.finish()
+        run(COMMON + text, socket=daemon.path)
 
 
 @pytest.mark.parametrize("offset", [1, 2, 3, 5])
@@ -67,5 +65,4 @@ else:
     raise AssertionError("accepted")
 assert forged.is_released_once()
 """
-    with Program(COMMON + code, socket=daemon.path) as program:
-        program.finish()
+    run(COMMON + code, socket=daemon.path)

@@ -1,7 +1,7 @@
 """Capsules dropped, taken twice, refused half-way: in a long loop, memory and counts stay flat."""
 
 import pytest
-from helpers import LONG, SUPPORT, Program
+from helpers import LONG, SUPPORT, Program, run
 
 COMMON = f"""
 import gc
@@ -122,5 +122,4 @@ for changes in right * 10:
     del tensor
     assert forged.is_released_once(), changes
 """
-    with Program(COMMON + code, 1, socket=daemon.path) as program:
-        program.finish()
+    run(COMMON + code, 1, socket=daemon.path)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from daemon import settle
-from helpers import Program
+from helpers import Program, run
 
 BUSY = {
     "puts small": "while True: cx.put('mine', np.zeros(10), ephemeral=True)",
@@ -30,8 +30,7 @@ for i in range(8): threading.Thread(target=wait).start()
 def kill_while(daemon, what, rounds):
     with daemon.connect() as other:
         other.put("theirs", bytes(1000))
-        with Program("cx.put('bundle', {'a': np.arange(9)})", socket=daemon.path) as program:
-            program.finish()
+        run("cx.put('bundle', {'a': np.arange(9)})", socket=daemon.path)
         for i in range(rounds):
             with Program("say('go')\n" + BUSY[what], socket=daemon.path) as victim:
                 victim.expect("go")

@@ -195,8 +195,7 @@ cx.put("x", np.arange(3))
 assert cx.get("x").tolist() == [0, 1, 2]
 cx.delete("x")
 """
-    with Program(code, said, socket=daemon.path, env=environment) as program:
-        program.finish()
+    run(code, said, socket=daemon.path, env=environment)
 
 
 def test_a_daemon_that_shall_not_use_cuda_says_so(start):

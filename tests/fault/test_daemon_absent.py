@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from daemon import PROGRAM, Daemon, bare_environment, is_alive, settle
-from helpers import Program
+from helpers import Program, run
 
 SOLO = """
 array = np.arange(6, dtype=np.float32)
@@ -17,8 +17,7 @@ del tensor
 
 
 def test_private_exchange_needs_no_daemon(folder):
-    with Program(SOLO, socket=f"{folder}/none.sock") as program:
-        program.finish()
+    run(SOLO, socket=f"{folder}/none.sock")
     assert os.listdir(folder) == []
 
 
@@ -44,8 +43,7 @@ else:
     raise AssertionError("no error")
 """
     )
-    with Program(code, socket=path) as program:
-        program.finish()
+    run(code, socket=path)
     assert os.listdir(folder) == []
 
 
@@ -106,12 +104,10 @@ def test_a_program_that_cannot_start_gives_its_reason_to_the_caller(folder):
     else:
         raise AssertionError("no error")
     """
-    with Program(code, "no-such-program", socket=path, env=missing) as program:
-        program.finish()
+    run(code, "no-such-program", socket=path, env=missing)
     # A program that starts but refuses: its own words reach the caller.
     os.symlink("/nonexistent", path)
-    with Program(code, "link", socket=path, env={"TENSORCX_AUTOSTART": "1"}) as program:
-        program.finish()
+    run(code, "link", socket=path, env={"TENSORCX_AUTOSTART": "1"})
 
 
 def test_a_name_outlives_a_daemon_only_in_memory(folder):

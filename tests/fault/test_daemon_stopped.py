@@ -1,8 +1,6 @@
 """A daemon that stopped answering (SIGSTOP), or was killed, while its clients are busy."""
 
 import contextlib
-import os
-import signal
 import time
 
 import pytest
@@ -33,10 +31,9 @@ def test_a_silent_daemon_is_a_timeout_that_names_the_setting(daemon, call):
     """
     with Program(code, socket=daemon.path, env={"TENSORCX_TIMEOUT": "1"}) as program:
         program.expect("ready")
-        os.kill(daemon.pid, signal.SIGSTOP)
-        program.tell()
-        program.expect("gave up")
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped():
+            program.tell()
+            program.expect("gave up")
         # What was asked meanwhile is answered now: nothing granted may be lost.
         program.tell()
         program.finish()
@@ -57,10 +54,9 @@ def test_what_is_mapped_works_while_the_daemon_is_stopped(daemon):
     """
     with Program(code, socket=daemon.path) as program:
         program.expect("ready")
-        os.kill(daemon.pid, signal.SIGSTOP)
-        program.tell()
-        program.expect("done")
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped():
+            program.tell()
+            program.expect("done")
         program.tell()
         program.finish()
 
@@ -90,9 +86,8 @@ def test_a_daemon_stopped_for_a_second_under_load_loses_nothing(daemon):
             program.expect("working")
         before = daemon.stats()["requests"]
         settle(lambda: daemon.stats()["requests"] > before + 100, "load")
-        os.kill(daemon.pid, signal.SIGSTOP)
-        time.sleep(1)
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped():
+            time.sleep(1)
         before = daemon.stats()["requests"]
         settle(lambda: daemon.stats()["requests"] > before + 100, "load again")
         assert daemon.stats()["dropped"] == 0
@@ -114,12 +109,9 @@ def test_a_process_can_end_without_its_daemon(start, state):
         program.expect("ready")
         if state == "killed":
             daemon.kill()
-        else:
-            os.kill(daemon.pid, signal.SIGSTOP)
-        program.tell()
-        program.finish()
-    if state == "stopped":
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped() if state == "stopped" else contextlib.nullcontext():
+            program.tell()
+            program.finish()
 
 
 def test_who_waits_is_woken_when_the_daemon_is_killed(start):

@@ -1,7 +1,6 @@
 """Our deleter may be called by any thread, by many at once, and after the interpreter is gone."""
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 
@@ -170,10 +169,9 @@ assert cx.stats()["storages"] == 0
 """
     with Program(PRELUDE + code, socket=daemon.path, env={"DELETER": library}) as program:
         program.expect("ready")
-        os.kill(daemon.pid, signal.SIGSTOP)
-        program.tell()
-        program.expect("deleted")
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped():
+            program.tell()
+            program.expect("deleted")
         program.tell()
         program.finish()
 

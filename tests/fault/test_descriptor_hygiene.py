@@ -1,7 +1,7 @@
 """Descriptors and mappings: none inherited, none mixed up, none left behind."""
 
 import pytest
-from helpers import LONG, Program
+from helpers import LONG, Program, run
 
 CHILD = '''
 import subprocess
@@ -23,8 +23,7 @@ for name in cx.names():
 
 
 def test_a_child_inherits_no_descriptor_of_ours(daemon):
-    with Program(CHILD, socket=daemon.path) as program:
-        program.finish()
+    run(CHILD, socket=daemon.path)
 
 
 def test_the_number_of_descriptors_does_not_grow_with_tensors(daemon):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import wire
 from daemon import settle
-from helpers import Program
+from helpers import Program, run
 
 CLIENT = """
 import resource
@@ -72,8 +72,7 @@ def test_a_client_that_cannot_even_connect_says_why(daemon):
     del files
     assert cx.names() == []
     """
-    with Program(code, socket=daemon.path) as program:
-        program.finish()
+    run(code, socket=daemon.path)
 
 
 def test_a_client_that_reads_its_replies_is_never_told_that_it_does_not(daemon):
@@ -83,8 +82,7 @@ def test_a_client_that_reads_its_replies_is_never_told_that_it_does_not(daemon):
     for _ in range(2000):
         cx.asarray(source, copy=True)
     """
-    with Program(code, socket=daemon.path) as program:
-        program.finish()
+    run(code, socket=daemon.path)
 
 
 def is_asleep(pid) -> bool:

@@ -5,10 +5,8 @@ import contextlib
 import ctypes
 import os
 import resource
-import signal
 import socket
 import struct
-from pathlib import Path
 
 import pytest
 from daemon import settle
@@ -36,20 +34,13 @@ def lingering():
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
 
 
-def is_stopped(pid) -> bool:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return all((t / "stat").read_text().rpartition(")")[2].split()[0] == "T" for t in tasks)
-
-
 @pytest.mark.parametrize("copies", [1, 2, 20])
 def test_a_descriptor_whose_close_blocks_does_not_stop_the_daemon(start, copies):
     daemon = start(checked=False)
     with daemon.connect(hello=False) as peer, lingering() as file:
-        os.kill(daemon.pid, signal.SIGSTOP)
-        settle(lambda: is_stopped(daemon.pid), "the daemon to stop")
-        peer.send_bytes(bytes(24), [file.fileno()] * copies)
-        os.close(file.detach())  # does not wait: one is on its way
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped():
+            peer.send_bytes(bytes(24), [file.fileno()] * copies)
+            os.close(file.detach())  # does not wait: one is on its way
         assert peer.is_dropped()
         with daemon.connect() as client:
             assert client.stats()["dropped"] == 1
@@ -61,12 +52,10 @@ def test_nor_do_many_keep_memory_from_others(start):
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(daemon.connect(hello=False)) for _ in range(8)]
         files = [stack.enter_context(lingering()) for _ in peers]
-        os.kill(daemon.pid, signal.SIGSTOP)
-        settle(lambda: is_stopped(daemon.pid), "the daemon to stop")
-        for peer, file in zip(peers, files, strict=True):
-            peer.send_bytes(bytes(24), [file.fileno()])
-            os.close(file.detach())
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped():
+            for peer, file in zip(peers, files, strict=True):
+                peer.send_bytes(bytes(24), [file.fileno()])
+                os.close(file.detach())
         assert all(peer.is_dropped() for peer in peers)
         with daemon.connect() as client:
             client.alloc(64 << 20)

@@ -1,7 +1,7 @@
 """A tensor has exactly its own bytes: no page, no slab, no leftovers of others shine through."""
 
 import pytest
-from helpers import Program
+from helpers import run
 
 SIZES = [1, 7, 8, 255, 256, 257, 4095, 4096, 4097, 16383, 65535, 65536, 65537, (1 << 21) + 1]
 
@@ -24,8 +24,7 @@ for n in eval(sys.argv[1]):
 
 
 def test_every_view_has_exactly_the_bytes_asked_for(daemon):
-    with Program(EXACT, SIZES, socket=daemon.path) as program:
-        program.finish()
+    run(EXACT, SIZES, socket=daemon.path)
 
 
 def test_a_reader_sees_the_same_size(daemon):
@@ -41,8 +40,7 @@ for n in eval(sys.argv[1]):
     cx.delete(str(n))
 """
     for code in writer, reader:
-        with Program(code, SIZES, socket=daemon.path) as program:
-            program.finish()
+        run(code, SIZES, socket=daemon.path)
 
 
 def test_neighbours_never_touch(daemon):
@@ -55,8 +53,7 @@ def test_neighbours_never_touch(daemon):
     spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors)
     assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:]))
     """
-    with Program(code, SIZES, socket=daemon.path) as program:
-        program.finish()
+    run(code, SIZES, socket=daemon.path)
 
 
 @pytest.mark.parametrize("warm", ["0", "3600"])
@@ -73,8 +70,7 @@ def test_zeros_are_zero_on_used_memory_and_empty_stays_within_the_user(start, wa
         assert not zero.any(), n
     """
     for code in secret, looks, secret, looks:
-        with Program(code, socket=daemon.path) as program:
-            program.finish()
+        run(code, socket=daemon.path)
 
 
 @pytest.mark.parametrize("shape", [(3,), (1000,), (1 << 20,)])
@@ -89,5 +85,4 @@ def test_the_buffer_ends_where_the_tensor_ends(daemon, shape):
         except IndexError: continue
         raise AssertionError("read past the end")
     """
-    with Program(code, shape, socket=daemon.path) as program:
-        program.finish()
+    run(code, shape, socket=daemon.path)

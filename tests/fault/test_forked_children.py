@@ -1,8 +1,5 @@
 """Children of a fork that end in every way, beside busy threads, a stopped and a dead daemon."""
 
-import os
-import signal
-
 import pytest
 from helpers import LONG, Program
 
@@ -115,13 +112,12 @@ hear()
 def test_a_fork_does_not_wait_for_a_stopped_daemon(daemon):
     with Program(CHILD_USES, socket=daemon.path) as program:
         program.expect("ready")
-        os.kill(daemon.pid, signal.SIGSTOP)
-        program.tell()
-        program.expect("let go")
-        program.tell()
-        program.expect("verified")
-        program.expect("waited")
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped():
+            program.tell()
+            program.expect("let go")
+            program.tell()
+            program.expect("verified")
+            program.expect("waited")
         daemon.settle(storages=1)  # that of the name
         program.tell()
         program.finish()
@@ -132,10 +128,9 @@ def test_a_fork_does_not_wait_for_a_stopped_daemon(daemon):
 def test_a_stopped_daemon_learns_of_the_fork_before_it_learns_what_was_let_go(daemon):
     with Program(CHILD_USES, socket=daemon.path) as program:
         program.expect("ready")
-        os.kill(daemon.pid, signal.SIGSTOP)
-        program.tell()
-        program.expect("let go")
-        os.kill(daemon.pid, signal.SIGCONT)
+        with daemon.stopped():
+            program.tell()
+            program.expect("let go")
         with daemon.connect() as other:
             assert other.stats()["storages"] == 2
             program.tell()

@@ -1,7 +1,7 @@
 """Sizes around 2^31 and 2^32 bytes, and products that do not fit 64 bits."""
 
 import pytest
-from helpers import LONG, Program
+from helpers import LONG, Program, run
 
 GiB = 1 << 30
 
@@ -70,8 +70,7 @@ def test_an_offset_beyond_4_gib(start):
     """
     daemon = start("--capacity", "8G")
     for text in code, seen:
-        with Program(text, socket=daemon.path) as program:
-            program.finish()
+        run(text, socket=daemon.path)
 
 
 WRAPPING = [
@@ -92,8 +91,7 @@ def test_what_does_not_fit_64_bits_is_an_error_and_allocates_nothing(daemon):
     legal = cx.empty((2**31, 0, 2**40), "float64")
     assert legal.shape == (2**31, 0, 2**40) and legal.nbytes == 0
     """
-    with Program(code, WRAPPING, socket=daemon.path) as program:
-        program.finish()
+    run(code, WRAPPING, socket=daemon.path)
 
 
 def test_a_view_of_one_element_a_billion_times_over_does_not_take_a_gibibyte_in_silence(start):

@@ -1,8 +1,6 @@
 """Memory that was sent and never taken, taken twice, too late, or from somebody who is gone."""
 
-import os
 import pickle
-import signal
 
 import daemon as d
 import numpy as np
@@ -196,11 +194,10 @@ def test_a_daemon_that_does_not_answer_is_a_timeout(start, client, receivers, mo
     t = sender.full(10, 7)
     data = pickle.dumps(t.ref())
     pickle.loads(data).close()
-    os.kill(daemon.pid, signal.SIGSTOP)
-    for use in (lambda: pickle.loads(data), lambda: pickle.dumps(t.ref())):
-        with pytest.raises(cx.Timeout):
-            use()
-    os.kill(daemon.pid, signal.SIGCONT)
+    with daemon.stopped():
+        for use in (lambda: pickle.loads(data), lambda: pickle.dumps(t.ref())):
+            with pytest.raises(cx.Timeout):
+                use()
     assert is_all(pickle.loads(data), 7)
     t.close()
     sender.stats(), receivers[str(daemon.path)].stats()  # answers that came too late are read
@@ -215,10 +212,8 @@ def test_a_ticket_whose_redemption_timed_out_is_good_later(start, client, receiv
     receiver = receivers[str(daemon.path)]
     data = pickle.dumps(sender.full(10, 7).ref())
     daemon.settle(holds=0)
-    os.kill(daemon.pid, signal.SIGSTOP)
-    with pytest.raises(cx.Timeout):
+    with daemon.stopped(), pytest.raises(cx.Timeout):
         pickle.loads(data)
-    os.kill(daemon.pid, signal.SIGCONT)
     receiver.stats()  # the answer that came too late is read
     daemon.settle(holds=0, tickets=1)
     assert is_all(pickle.loads(data), 7)

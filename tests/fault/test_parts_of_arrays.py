@@ -1,7 +1,7 @@
 """A part of a large private array: shared memory is taken for the part, not for the whole."""
 
 import pytest
-from helpers import Program
+from helpers import run
 
 PARTS = {
     "a row": "whole[:1]",
@@ -24,5 +24,4 @@ def test_shared_memory_is_taken_for_the_part_only(daemon, part):
     assert cx.stats()["bytes"] == part.nbytes
     cx.delete("part")
     """
-    with Program(code, socket=daemon.path) as program:
-        program.finish()
+    run(code, socket=daemon.path)

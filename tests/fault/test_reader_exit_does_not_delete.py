@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
-from helpers import Program
+from helpers import Program, run
 
 MANNERS = {
     "return": ("", 0),
@@ -66,5 +66,4 @@ def test_the_data_outlives_its_producer(daemon):
     assert np.array_equal(np.asarray(cx.get("frame")), np.arange(1000))
     cx.delete("frame")
     """
-    with Program(reader, socket=daemon.path) as program:
-        program.finish()
+    run(reader, socket=daemon.path)

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from helpers import LONG, Program
+from helpers import LONG, Program, run
 
 TRIES = """
 def refuses(what, call, *kinds):
@@ -55,8 +55,7 @@ cx.delete("fixed")
 """
     )
     for code in writer, reader:
-        with Program(code, socket=daemon.path) as program:
-            program.finish()
+        run(code, socket=daemon.path)
 
 
 def test_who_does_not_want_to_write_cannot_and_others_can(daemon):
@@ -72,8 +71,7 @@ assert np.asarray(careful)[:2].tolist() == [7, 8]
 cx.delete("free")
 """
     )
-    with Program(code, socket=daemon.path) as program:
-        program.finish()
+    run(code, socket=daemon.path)
 
 
 def test_by_default_every_owner_writes_on_every_route(daemon):
@@ -86,8 +84,7 @@ def test_by_default_every_owner_writes_on_every_route(daemon):
     assert np.asarray(t)[:5].tolist() == [2, 3, 4, 5, 6]
     cx.delete("free")
     """
-    with Program(code, socket=daemon.path) as program:
-        program.finish()
+    run(code, socket=daemon.path)
 
 
 def test_a_bundle_can_be_read_only_too(daemon):
@@ -102,8 +99,7 @@ cx.delete("b")
 """
     )
     for code in writer, reader:
-        with Program(code, socket=daemon.path) as program:
-            program.finish()
+        run(code, socket=daemon.path)
 
 
 def test_shared_memory_put_read_only_is_read_only_for_those_who_get_it(daemon):
@@ -118,8 +114,7 @@ try_to_write(cx.get("fixed"))
 cx.delete("fixed")
 """
     )
-    with Program(code, socket=daemon.path) as program:
-        program.finish()
+    run(code, socket=daemon.path)
 
 
 FILLS = """
@@ -143,8 +138,7 @@ cx.delete("matrix")
 
 def fill_together(daemon, rows, columns, parts):
     made = "cx.put('matrix', cx.zeros((int(sys.argv[1]), int(sys.argv[2])), bool))"
-    with Program(made, rows, columns, socket=daemon.path) as program:
-        program.finish()
+    run(made, rows, columns, socket=daemon.path)
     with contextlib.ExitStack() as stack:
         workers = [
             stack.enter_context(Program(FILLS, part, parts, socket=daemon.path))

@@ -1,43 +1,18 @@
 """A /dev/shm of 64 MiB, as containers have it: an error of the call, never a bus error."""
 
-import ctypes
 import os
 import re
 
 import pytest
 from daemon import settle
 from helpers import Program
+from namespaces import can, small_dev_shm
 
 MiB = 1 << 20
-CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def small_dev_shm():
-    """In the child before exec: a mount namespace of its own with 64 MiB at /dev/shm."""
-    for call in (
-        lambda: libc.unshare(CLONE_NEWNS),
-        lambda: libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None),
-        lambda: libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64m"),
-    ):
-        if call() != 0:
-            raise OSError(ctypes.get_errno(), "cannot make a small /dev/shm")
-
-
-def can_unshare() -> bool:
-    child = os.fork()
-    if child == 0:
-        try:
-            small_dev_shm()
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1] == 0
-
 
 pytestmark = pytest.mark.skipif(
-    not can_unshare(), reason="needs root and CAP_SYS_ADMIN: unshare(CLONE_NEWNS) and mount a tmpfs"
+    not can(small_dev_shm),
+    reason="needs root and CAP_SYS_ADMIN: unshare(CLONE_NEWNS) and mount a tmpfs",
 )
 
 

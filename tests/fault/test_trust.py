@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from daemon import PROGRAM, bare_environment, descriptors, settle
-from helpers import Program
+from helpers import Program, run
 from wire import Dropped, frame
 
 OURSELVES, STRANGER = 61_011, 61_012
@@ -126,5 +126,4 @@ def test_shared_memory_is_left_out_of_core_dumps(daemon):
         queue.recv(timeout=60)
     cx.delete("x")
     """
-    with Program(code, socket=daemon.path) as program:
-        program.finish()
+    run(code, socket=daemon.path)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import Program
+from helpers import Program, run
 
 SHAPES = [(), (0,), (5, 0), (1, 8, 0, 128), (0, 2**40), (1,)]
 DTYPES = [
@@ -37,8 +37,7 @@ for shape in shapes:
 
 
 def test_shape_and_dtype_survive_every_way(daemon):
-    with Program(EVERY_WAY, SHAPES, DTYPES, socket=daemon.path) as program:
-        program.finish()
+    run(EVERY_WAY, SHAPES, DTYPES, socket=daemon.path)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -51,8 +50,7 @@ assert tensor.is_shared and (np.asarray(tensor) == 1).all()
 cx.delete("zero")
 """
     for code in writer, reader:
-        with Program(code, shape, socket=daemon.path) as program:
-            program.finish()
+        run(code, shape, socket=daemon.path)
 
 
 def test_a_bundle_of_nothing_and_a_bundle_with_nothing_in_it(daemon):
@@ -66,8 +64,7 @@ cx.put("b", {})
 assert len(cx.get("b")) == 0
 cx.delete("b")
 """
-    with Program(code, socket=daemon.path) as program:
-        program.finish()
+    run(code, socket=daemon.path)
 
 
 def test_ten_thousand_empty_tensors_take_no_memory(daemon):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from forks import Child
 from ring import ENTRY, MEMBER, MEMBERS_AT, Seat
+from threads import together
 
 import tensorcx as cx
 
@@ -135,23 +136,13 @@ def test_many_senders_and_readers():
 
 def test_many_threads_open_a_queue_at_once():
     n = 200
-    failures, start = [], threading.Barrier(n)
 
-    def open_and_close():
-        start.wait()
-        try:
-            for _ in range(5):
-                cx.queue("q").close()
-        except cx.Error as error:
-            failures.append(error)
+    def open_and_close(_):
+        for _ in range(5):
+            cx.queue("q").close()
 
     with cx.queue("q", participants=n + 1):
-        threads = [threading.Thread(target=open_and_close) for _ in range(n)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(d.DEADLINE)
-    assert failures == []
+        assert together(open_and_close, n) == [None] * n
 
 
 # ------------------------------------------------------------------------------------------ fork

@@ -7,18 +7,17 @@ import re
 import subprocess
 import sys
 
-import daemon as d
 import numpy as np
 import pytest
+from example import EXAMPLES, run_example
 
 import tensorcx as cx
 
-EXAMPLES = d.ROOT / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-import embeddings  # noqa: E402
-import minilm  # noqa: E402
-from workers import Pool  # noqa: E402
+import embeddings
+import minilm
+from workers import Pool
 
 # --- the reader of safetensors files --------------------------------------------------------------
 
@@ -243,15 +242,6 @@ def test_a_worker_that_cannot_start_is_an_error(capfd):
     with Pool(1, embeddings.shared_weights, "no such name") as pool, no_weights:
         pool.run([["text"]], deadly_job=0)
     assert "no such name" in capfd.readouterr().err
-
-
-def run_example(program: str) -> str:
-    run = subprocess.run(
-        [sys.executable, EXAMPLES / program], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stderr == ""
-    return run.stdout
 
 
 def test_the_demo_keeps_its_promises():

@@ -1,6 +1,5 @@
 """tensorcx doctor: each trouble is told as a problem, with what to do; without trouble, none is."""
 
-import ctypes
 import json
 import os
 import resource
@@ -9,11 +8,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import daemon as d
 import pytest
 import wire_table
+from namespaces import can, no_inotify, small_dev_shm
 
 import tensorcx as cx
 from tensorcx import _machine as machine
@@ -21,8 +20,6 @@ from tensorcx import _machine as machine
 STRANGER = 12345
 MiB = 1 << 20
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chown to another user")
-
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.fixture
@@ -345,37 +342,6 @@ def test_limited_address_space_is_noted():
     found, _ = examine("doctor", preexec_fn=limit(resource.RLIMIT_AS, 16 << 30))
     assert found["address"]["state"] == "note"
     assert "16.0 GiB" in found["address"]["text"]
-
-
-CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
-CLONE_NEWUSER = 0x10000000
-
-
-def small_dev_shm():
-    """In the child before exec: a mount namespace of its own with 64 MiB at /dev/shm."""
-    for call in (
-        lambda: libc.unshare(CLONE_NEWNS),
-        lambda: libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None),
-        lambda: libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64m"),
-    ):
-        if call() != 0:
-            raise OSError(ctypes.get_errno(), "cannot make a small /dev/shm")
-
-
-def no_inotify():
-    """In the child before exec: a user namespace of its own in which there is none."""
-    user = os.geteuid()
-    if libc.unshare(CLONE_NEWUSER) != 0:
-        raise OSError(ctypes.get_errno(), "cannot make a user namespace")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-    Path("/proc/sys/user/max_inotify_instances").write_text("0")
-
-
-def can(prepare) -> bool:
-    try:
-        return subprocess.run(["true"], preexec_fn=prepare, check=False).returncode == 0
-    except subprocess.SubprocessError:
-        return False
 
 
 NEEDS_MOUNT = pytest.mark.skipif(not can(small_dev_shm), reason="needs root and CAP_SYS_ADMIN")

@@ -9,6 +9,7 @@ import tempfile
 
 import daemon as d
 import numpy as np
+from example import run_example
 
 import tensorcx as cx
 
@@ -27,14 +28,10 @@ def test_the_worked_example_prints_what_the_document_shows():
     document = (d.ROOT / "docs" / "lifetime.md").read_text()
     (shown,) = re.findall(r"```\n(\$ tensorcx ls\n.*?)```", document, flags=re.DOTALL)
     with tempfile.TemporaryDirectory(prefix="tcx-") as folder, d.Daemon(folder) as running:
-        done = subprocess.run(
-            [sys.executable, d.ROOT / "examples" / "lifetime.py"],
-            env=os.environ | {"TENSORCX_SOCKET": str(running.path)},
-            capture_output=True, text=True, check=False, timeout=100,
-        )  # fmt: skip
+        environment = os.environ | {"TENSORCX_SOCKET": str(running.path)}
+        printed = run_example("lifetime.py", env=environment)
         running.settle_clean()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert plain(done.stdout) == plain(shown)
+    assert plain(printed) == plain(shown)
 
 
 def test_links_of_the_document_lead_somewhere():

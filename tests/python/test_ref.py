@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import threading
 import zipfile
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import daemon as d
 import numpy as np
 import pytest
+from threads import together
 
 import tensorcx as cx
 from tensorcx import _default
@@ -231,19 +231,11 @@ def test_a_thousand_rounds_leave_nothing():
 
 def test_threads_may_send_and_receive_at_once():
     t = cx.asarray(some())
-    wrong = []
 
-    def work():
-        for _ in range(200):
-            if not is_same_memory(travelled(t), t):
-                wrong.append(1)
+    def work(_):
+        return all(is_same_memory(travelled(t), t) for _ in range(200))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert together(work) == [True] * 8
     assert cx.stats()["tickets"] == 0
 
 

@@ -5,11 +5,11 @@ import copy
 import gc
 import io
 import pickle
-import threading
 import weakref
 
 import numpy as np
 import pytest
+from threads import together
 
 import tensorcx as cx
 
@@ -403,17 +403,13 @@ def test_a_cycle_through_a_client_is_collected():
 
 
 def test_handles_made_and_dropped_by_many_threads_leave_nothing(t):
-    def work():
+    def work(_):
         for _ in range(200):
             np.asarray(copy.copy(t)[1])[0]
             memoryview(t).release()
             np.from_dlpack(t)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert together(work) == [None] * 8
     assert t.tolist() == some().tolist()
 
 

@@ -130,6 +130,20 @@ class Daemon:
         self.process.kill()
         self.process.wait(DEADLINE)
 
+    @contextlib.contextmanager
+    def stopped(self):
+        """None of its threads runs until the end of the block."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            settle(lambda: all(state == "T" for state in self._states()), "the daemon to stop")
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def _states(self) -> list[str]:
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 

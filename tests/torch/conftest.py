@@ -1,11 +1,14 @@
 """Every test module here has a daemon of its own, and every test must leave it empty."""
 
+from multiprocessing import forkserver
+
 import daemon as d
 import pytest
 import torch  # noqa: F401
 from empty import daemon, nothing_left  # noqa: F401  fixtures
 
 import tensorcx as cx
+import torch_tensorcx as bridge
 from tensorcx import _default
 
 
@@ -20,3 +23,12 @@ def forgetful(request, tmp_path, monkeypatch):
         monkeypatch.setitem(_default._clients, "default", client)
         yield running
         client.close()
+
+
+@pytest.fixture(scope="module")
+def installed():
+    """The fork server has the environment of who started it: another daemon's."""
+    forkserver._forkserver._stop()
+    bridge.install()
+    yield
+    forkserver._forkserver._stop()

@@ -4,7 +4,6 @@ import collections
 import multiprocessing
 import os
 import signal
-from multiprocessing import forkserver
 
 import daemon as d
 import numpy as np
@@ -15,21 +14,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 import tensorcx as cx
 import torch_tensorcx as bridge
 
+pytestmark = pytest.mark.usefixtures("installed")
+
 MiB = 1 << 20
 Point = collections.namedtuple("Point", "x y")
 
 
 class Image(torch.Tensor):
     """A class of the user's own."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def installed():
-    """The fork server has the environment of who started it: another daemon's."""
-    forkserver._forkserver._stop()
-    bridge.install()
-    yield
-    forkserver._forkserver._stop()
 
 
 def leaves(batch):

@@ -1,12 +1,12 @@
 """linear: equals F.linear, in memory of its own, and refuses by name what it does not take."""
 
 import itertools
-import threading
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from threads import together
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -245,16 +245,8 @@ def test_defaults_of_dtype_and_device_do_not_matter():
 def test_threads_may_call_it_at_the_same_time():
     x, w = torch.randn(64, 64), torch.randn(64, 64)
     shared = bridge.from_torch(w)
-    wrong = []
 
-    def work():
-        for _ in range(50):
-            if not torch.allclose(bridge.linear(x, shared), F.linear(x, w)):
-                wrong.append(1)
+    def work(_):
+        return all(torch.allclose(bridge.linear(x, shared), F.linear(x, w)) for _ in range(50))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert together(work, 4) == [True] * 4

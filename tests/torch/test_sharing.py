@@ -6,7 +6,6 @@ import os
 import pickle
 import resource
 import time
-from multiprocessing import forkserver
 from multiprocessing.reduction import ForkingPickler
 
 import daemon as d
@@ -18,14 +17,7 @@ import tensorcx as cx
 import torch_tensorcx as bridge
 from tensorcx import _default
 
-
-@pytest.fixture(scope="module", autouse=True)
-def installed():
-    """The fork server has the environment of who started it: another daemon's."""
-    forkserver._forkserver._stop()
-    bridge.install()
-    yield
-    forkserver._forkserver._stop()
+pytestmark = pytest.mark.usefixtures("installed")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Channels: their limits, each named in its error; what messages refer to; the daemon's end."""
 
 import os
-import signal
 
 import daemon as d
 import pytest
@@ -160,10 +159,9 @@ def test_a_channel_is_not_joined_after_its_last_handle_was_closed(tmp_path):
         client.release((storage, 1))
         other.use(1, False)  # found when the join below wants a storage; so are ended channels
         last = Seat(client.join("last"))
-        running.process.send_signal(signal.SIGSTOP)  # so that both come at once
-        client.send("LEAVE", channel=last.channel, slot=last.slot)
-        client.send("JOIN", channel=last.channel, buffer_nbytes=1000)
-        running.process.send_signal(signal.SIGCONT)
+        with running.stopped():  # so that both come at once
+            client.send("LEAVE", channel=last.channel, slot=last.slot)
+            client.send("JOIN", channel=last.channel, buffer_nbytes=1000)
         assert client.receive().status is Status.NOT_FOUND
         assert [found["name"] for found in client.channels()] == ["other"]
 

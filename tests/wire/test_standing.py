@@ -1,7 +1,5 @@
 """Standing references: asked for once, named by any number of messages of a channel."""
 
-import signal
-
 import daemon as d
 import pytest
 import wire
@@ -144,11 +142,10 @@ def test_who_has_left_gets_none(tmp_path):
         client.stats()
         for buffer in range(3):
             full.use(buffer, False)  # and nobody tells
-        running.process.send_signal(signal.SIGSTOP)  # it finds both together
-        client.send("LEAVE", channel=left.channel, slot=left.slot)
-        tail = wire.ids((storage,))
-        client.send("REFER", tail, channel=left.channel, slot=left.slot, buffer=NO_BUFFER)
-        running.process.send_signal(signal.SIGCONT)
+        with running.stopped():  # it finds both together
+            client.send("LEAVE", channel=left.channel, slot=left.slot)
+            tail = wire.ids((storage,))
+            client.send("REFER", tail, channel=left.channel, slot=left.slot, buffer=NO_BUFFER)
         assert client.receive().status is Status.STALE
         assert client.stats()["channels"] == 1
 
@@ -205,11 +202,10 @@ def test_there_are_at_most_as_many_as_buffers(daemon, client):
         stand(client, seat, storage)
     with refused(Status.LIMIT, "2 standing references"):
         stand(client, seat, storages[2])
-    daemon.process.send_signal(signal.SIGSTOP)  # it finds both together
-    client.release((storages[0], 1))
-    tail = wire.ids(storages[2:])
-    client.send("REFER", tail, channel=seat.channel, slot=seat.slot, buffer=NO_BUFFER)
-    daemon.process.send_signal(signal.SIGCONT)
+    with daemon.stopped():  # it finds both together
+        client.release((storages[0], 1))
+        tail = wire.ids(storages[2:])
+        client.send("REFER", tail, channel=seat.channel, slot=seat.slot, buffer=NO_BUFFER)
     assert client.receive().status is Status.OK
 
 
@@ -228,10 +224,9 @@ def test_a_release_and_the_end_of_a_message_in_one_go(daemon, client, sent):
     """The daemon finds both together."""
     seat, storage, ref = sent
     send(seat, 0, ref)
-    daemon.process.send_signal(signal.SIGSTOP)
-    client.release((storage, 1))
-    seat.take()
-    seat.use(0, False)
-    assert not seat["watched"]  # so nobody tells
-    daemon.process.send_signal(signal.SIGCONT)
+    with daemon.stopped():
+        client.release((storage, 1))
+        seat.take()
+        seat.use(0, False)
+        assert not seat["watched"]  # so nobody tells
     daemon.settle(storages=1)

@@ -2,35 +2,15 @@
 
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
 from forge import Forge, Producer
+from threads import together
 
 import tensorcx as cx
 
 THREADS = 8
-
-
-def together(work, count=THREADS):
-    """Runs work(i) on `count` threads at the same moment; returns results and errors in order."""
-    gate = threading.Barrier(count)
-    results: list = [None] * count
-
-    def run(i):
-        gate.wait()
-        try:
-            results[i] = work(i)
-        except Exception as error:
-            results[i] = error
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
 
 
 @pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
