@@ -23,6 +23,9 @@ struct test {
 
 void test_register(struct test *test);
 
+/* Of this process, and one or two that are open while it counts. */
+int count_descriptors(void);
+
 #define TEST_WITH(test_name, fails)                                              \
     static void test_##test_name(void);                                          \
     __attribute__((constructor)) static void register_##test_name(void) {        \

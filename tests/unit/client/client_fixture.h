@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "client.h"
 #include "own_daemon.h"
 
 static struct own_daemon own;
@@ -35,6 +36,11 @@ static inline void end_with(uint64_t storages) {
 /* The end of a test: nothing may be left. */
 static inline void end(void) {
     end_with(0);
+}
+
+/* From now on a client that is connected waits so long for an answer. */
+static inline void set_patience(tcx_client_t *connected, int64_t answer_ns) {
+    connected->session->patience.answer_ns = answer_ns;
 }
 
 static inline tcx_info_t info_of(const tcx_tensor_t *tensor) {

@@ -3,8 +3,6 @@
  */
 #pragma once
 
-#include <dirent.h>
-
 #include "fakecuda_fixture.h"
 #include "own_daemon.h"
 

@@ -90,21 +90,24 @@ static inline void daemon_clean(const struct own_daemon *daemon) {
     EXPECT_EQ(0, rmdir(daemon->folder));
 }
 
-static inline tcx_client_t *daemon_client(const struct own_daemon *daemon) {
-    tcx_client_options_t options = {.socket = daemon->socket, .no_autostart = 1};
+static inline tcx_client_t *client_with(const tcx_client_options_t *options) {
     tcx_client_t *client;
 
-    EXPECT_OK(tcx_client_open(&options, &client));
+    EXPECT_OK(tcx_client_open(options, &client));
     return client;
+}
+
+static inline tcx_client_t *daemon_client(const struct own_daemon *daemon) {
+    tcx_client_options_t options = {.socket = daemon->socket, .no_autostart = 1};
+
+    return client_with(&options);
 }
 
 /* A client that starts it if it does not run. */
 static inline tcx_client_t *daemon_starter(const struct own_daemon *daemon) {
     tcx_client_options_t options = {.socket = daemon->socket};
-    tcx_client_t *client;
 
-    EXPECT_OK(tcx_client_open(&options, &client));
-    return client;
+    return client_with(&options);
 }
 
 /* Asks until the daemon has exactly so many holds and storages; fails after a generous time. */

@@ -1,5 +1,4 @@
 /* Bundles through a real daemon, and packs made by hand that lie about themselves. */
-#include "client.h"
 #include "client_fixture.h"
 #include "index.h"
 #include "layout.h"

@@ -148,72 +148,67 @@ TEST(entries_that_lie_are_skipped_and_cursors_that_lie_break_the_handle) {
 /* ----------------------------------------------------------------------------- the next attempt */
 
 TEST(a_reference_that_the_daemon_is_too_slow_for_comes_at_the_next_call) {
-    tcx_client_options_t options = {.no_autostart = 1, .answer_timeout = 0.1};
-    tcx_client_t *hasty;
-
     given_daemon();
-    options.socket = own.socket;
-    EXPECT_OK(tcx_client_open(&options, &hasty));
+    tcx_client_t *other = daemon_client(&own);
     tcx_channel_t *queue = open_channel(client, "q", 0, 0);
-    tcx_channel_t *reader = open_channel(hasty, "q", 0, 0);
+    tcx_channel_t *reader = open_channel(other, "q", 0, 0);
     tcx_tensor_t *born = shared(client, 7, COUNT);
     EXPECT_OK(tcx_channel_send(queue, tcx_tensor_array(born), 0));
     tcx_tensor_unref(born);
     send_number(queue, 8);
     EXPECT_EQ(0, kill(own.pid, SIGSTOP));
+    set_patience(other, 20 * NS_PER_MS);
     EXPECT_EQ(TCX_TIMEOUT, try_recv(reader, 0));
     expect_text("has not answered");
+    set_patience(other, 60 * NS_PER_S);
     EXPECT_EQ(0, kill(own.pid, SIGCONT));
     expect_next(queue, 8); /* the other message is the other handle's */
     expect_next(reader, 7);
     EXPECT_EQ(0, holders_of(queue).buffers);
     tcx_channel_close(reader);
     tcx_channel_close(queue);
-    tcx_client_close(hasty);
+    tcx_client_close(other);
     end();
 }
 
 TEST(a_message_that_was_never_opened_goes_with_its_handle) {
-    tcx_client_options_t options = {.no_autostart = 1, .answer_timeout = 0.1};
-    tcx_client_t *hasty;
-
     given_daemon();
-    options.socket = own.socket;
-    EXPECT_OK(tcx_client_open(&options, &hasty));
+    tcx_client_t *other = daemon_client(&own);
     tcx_channel_t *queue = open_channel(client, "q", 0, 0);
-    tcx_channel_t *reader = open_channel(hasty, "q", 0, 0);
+    tcx_channel_t *reader = open_channel(other, "q", 0, 0);
     EXPECT_OK(try_send(queue, 7, NUMBERS_MAX, 0));
     EXPECT_EQ(0, kill(own.pid, SIGSTOP));
+    set_patience(other, 20 * NS_PER_MS);
     EXPECT_EQ(TCX_TIMEOUT, try_recv(reader, 0));
+    set_patience(other, 60 * NS_PER_S);
     EXPECT_EQ(0, kill(own.pid, SIGCONT));
     EXPECT_EQ(1, holders_of(queue).buffers);
     tcx_channel_close(reader);
     expect_held(queue, 0);
     tcx_channel_close(queue);
-    tcx_client_close(hasty);
+    tcx_client_close(other);
     end();
 }
 
 TEST(a_join_that_was_given_up_leaves_no_handle) {
-    tcx_client_options_t options = {.no_autostart = 1, .answer_timeout = 0.1};
     tcx_channel_options_t sized = {.buffer_nbytes = 4096};
-    tcx_client_t *hasty;
     tcx_channel_t *channel;
 
     given_daemon();
-    options.socket = own.socket;
-    EXPECT_OK(tcx_client_open(&options, &hasty));
-    EXPECT_OK(tcx_client_connect(hasty));
+    tcx_client_t *other = daemon_client(&own);
+    EXPECT_OK(tcx_client_connect(other));
     tcx_channel_t *queue = open_channel(client, "q", 0, 0);
     EXPECT_EQ(0, kill(own.pid, SIGSTOP));
-    EXPECT_EQ(TCX_TIMEOUT, tcx_channel_open(hasty, "q", &sized, &channel));
+    set_patience(other, 20 * NS_PER_MS);
+    EXPECT_EQ(TCX_TIMEOUT, tcx_channel_open(other, "q", &sized, &channel));
+    set_patience(other, 60 * NS_PER_S);
     EXPECT_EQ(0, kill(own.pid, SIGCONT));
     tcx_stats_t stats;
     do { /* the late reply is taken in with others; or the runner's timeout */
-        EXPECT_OK(tcx_stats(hasty, &stats));
+        EXPECT_OK(tcx_stats(other, &stats));
     } while (stats.storages == 0 || look_at(queue).handles != 1);
     tcx_channel_close(queue);
-    tcx_client_close(hasty);
+    tcx_client_close(other);
     end();
 }
 

@@ -8,15 +8,13 @@
 /* --------------------------------------------------------------------------- stopped and killed */
 
 TEST(a_stopped_daemon_is_a_timeout_and_nothing_granted_is_lost) {
-    tcx_client_options_t options = {.no_autostart = 1, .answer_timeout = 0.05};
     tcx_tensor_t *tensor;
     char pid[32];
 
-    daemon_start(&own);
-    options.socket = own.socket;
-    EXPECT_OK(tcx_client_open(&options, &client));
+    given_daemon();
     EXPECT_OK(tcx_client_connect(client));
     EXPECT_EQ(0, kill(own.pid, SIGSTOP));
+    set_patience(client, 20 * NS_PER_MS);
     for (int i = 0; i < 3; i++) {
         EXPECT_EQ(TCX_TIMEOUT,
                   tcx_zeros(client, (tcx_device_t){0}, float32, 1, (int64_t[]){100}, &tensor));
@@ -24,17 +22,9 @@ TEST(a_stopped_daemon_is_a_timeout_and_nothing_granted_is_lost) {
     snprintf(pid, sizeof pid, "(pid %d)", (int)own.pid);
     EXPECT_TRUE(strstr(tcx_error(), pid) != NULL);
     EXPECT_TRUE(strstr(tcx_error(), "is it stopped?") != NULL);
+    set_patience(client, 60 * NS_PER_S);
     EXPECT_EQ(0, kill(own.pid, SIGCONT));
-
-    tcx_stats_t stats;
-    int64_t deadline = clock_after(20 * NS_PER_S);
-    int r;
-    do { /* calls of 50 ms may be late on a busy machine */
-        r = tcx_stats(client, &stats);
-    } while ((r != TCX_OK || stats.storages > 0 || stats.holds > 0) && clock_now() < deadline);
-    EXPECT_EQ(0, stats.storages);
-    EXPECT_EQ(0, stats.holds);
-    end_daemon();
+    end();
 }
 
 TEST(after_a_daemon_was_lost_the_next_one_is_used) {

@@ -112,17 +112,6 @@ TEST(more_than_the_device_has_is_out_of_memory_with_numbers) {
     end_cuda();
 }
 
-static int count_descriptors(void) {
-    DIR *dir = opendir("/proc/self/fd");
-    int count = 0;
-
-    while (readdir(dir)) {
-        count++;
-    }
-    closedir(dir);
-    return count;
-}
-
 TEST_BOTH(many_small_tensors_share_segments_and_descriptors) {
     enum { COUNT = 10000 };
     tcx_tensor_t **tensors = calloc(COUNT, sizeof(tcx_tensor_t *));

@@ -2,7 +2,6 @@
 #include <dlpack/dlpack.h>
 #include <sys/resource.h>
 
-#include "client.h"
 #include "client_fixture.h"
 
 struct ticket {
