@@ -6,7 +6,8 @@
     w = np.from_dlpack(cx.get("weights"))     # in any other: the same memory
 
 A local daemon owns the memory and starts by itself. A tensor lives as long as a name points to it
-or any process uses it. `Client` is one daemon; the functions here use a default one.
+or any process uses it. `Client` is one daemon; the functions here use a default one. All of it may
+be used by any thread at any time; what is in a tensor, nobody locks.
 """
 
 import atexit

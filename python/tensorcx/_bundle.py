@@ -14,6 +14,7 @@ class Bundle(_core.Bundle, Mapping[str, Any]):
 
     Each access gives a new handle. `close()`, or leaving a `with` block, ends this handle; tensors
     taken from it and their views live on. A tensor keeps the whole storage it is packed in alive.
+    Any thread may use it.
     """
 
     __slots__ = ("__weakref__", "_branch", "_path")

@@ -154,7 +154,7 @@ class Topic(_Sender):
 
     __slots__ = ("__weakref__",)
 
-    def subscribe(self, latest: bool = False) -> "Subscription":
+    def subscribe(self, *, latest: bool = False) -> "Subscription":
         """Receives every message from the next one on; with `latest` the newest at each recv().
 
         `latest` begins with the last message that was sent, and is for topics that drop the

@@ -61,7 +61,7 @@ class Client(_core.Client):
     """One daemon, as this process sees it; connects when a call first needs it.
 
     A process needs one client for a daemon; another one has a connection of its own, and knows the
-    memory of the first.
+    memory of the first. Any thread may use it at any time.
 
     `path` is the daemon's socket; None means $TENSORCX_SOCKET or the user's own place. With
     `autostart` a daemon is started if none answers.
@@ -121,9 +121,9 @@ class Client(_core.Client):
         self,
         x: Any,
         dtype: DTypeLike | None = None,
-        copy: bool | None = None,
         *,
         device: str | None = None,
+        copy: bool | None = None,
         stream: int | None = None,
     ) -> Tensor:
         """`x` as a tensor in shared memory, on the device where it is, unless given.

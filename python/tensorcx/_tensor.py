@@ -26,7 +26,7 @@ class Tensor(_core.Tensor):
     It is an array to everything that knows DLPack (`np.from_dlpack(t)`, `torch.from_dlpack(t)`) or
     the buffer protocol (`np.asarray(t)`, `memoryview(t)`); none of these copies, and all of them
     keep the memory alive. Elements are always in C order. `close()`, or leaving a `with` block,
-    ends the handle, not the views.
+    ends the handle, not the views. Any thread may use it; nothing locks the elements.
 
     On a CUDA device it is an array to what knows DLPack there (`torch.from_dlpack(t)`) or
     `__cuda_array_interface__`; NumPy and buffers need `t.cpu()`, a copy.
@@ -38,6 +38,11 @@ class Tensor(_core.Tensor):
     def dtype(self) -> np.dtype[Any]:
         """Type of the elements, a numpy.dtype."""
         return DTYPES[self._format]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
 
     # ------------------------------------------------------------------------------------ elements
 

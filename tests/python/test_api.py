@@ -465,6 +465,12 @@ def test_module_functions_have_the_signature_of_their_method():
             assert ours == theirs, name
 
 
+def test_device_and_copy_are_said_by_keyword_as_in_the_array_api():
+    for make in (cx.empty, cx.zeros, cx.full, cx.empty_like, cx.asarray, cx.from_dlpack):
+        for name in {"device", "copy"} & set(parameters := inspect.signature(make).parameters):
+            assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY, make
+
+
 def test_arguments_can_be_said_by_the_names_that_the_signature_tells():
     with cx.Client() as client:
         for way in (cx, client):

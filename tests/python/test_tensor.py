@@ -39,6 +39,7 @@ def test_every_stored_dtype_comes_back_as_it_went(dtype):
     tensor = cx.asarray(source)
     assert tensor.dtype == source.dtype
     assert isinstance(tensor.dtype, np.dtype)
+    assert tensor.itemsize == source.itemsize
     back = np.asarray(tensor)
     assert back.dtype == source.dtype
     np.testing.assert_array_equal(back, source)

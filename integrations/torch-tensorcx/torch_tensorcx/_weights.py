@@ -24,8 +24,8 @@ Tree = dict[str, Any]  # a state dict, perhaps with others below
 def put_state_dict(
     name: str,
     module_or_dict: torch.nn.Module | Mapping[str, Any],
-    skip: str | Iterable[str] = (),
     *,
+    skip: str | Iterable[str] = (),
     ttl: float | None = None,
     ephemeral: bool = False,
 ) -> cx.Bundle:
