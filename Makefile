@@ -59,7 +59,7 @@ all: native package
 
 ## help: this list
 help:
-	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST))
+	@sed -n 's/^## //p' $(filter Makefile %.mk,$(MAKEFILE_LIST))
 
 # ------------------------------------------------------------------------------------------- build
 

@@ -1,4 +1,4 @@
-"""What operators read and use: man page and table of events are whole, units valid."""
+"""What operators and developers read: man page, events, targets of make are whole, units valid."""
 
 import re
 import shutil
@@ -53,3 +53,11 @@ def test_every_event_of_the_log_is_explained() -> None:
     table = (d.ROOT / "docs" / "operations.md").read_text().partition("## The log")[2]
     explained = set(re.findall(r"`([a-z]+\.[a-z]+)[` ]", table.partition("\n## ")[0]))
     assert explained - {"tensorcxd.log"} == events
+
+
+def test_make_help_lists_every_target_that_says_what_it_does() -> None:
+    makefiles = [d.ROOT / "Makefile", *d.ROOT.glob("tests/**/*.mk")]
+    lines = [line for path in makefiles for line in path.read_text().splitlines()]
+    told = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    listed = subprocess.check_output(["make", "--silent", "help"], cwd=d.ROOT, text=True)
+    assert listed.splitlines() == told
