@@ -13,10 +13,11 @@ VPY      := $(VENV)/bin/python
 
 CFLAGS   ?= -O2 -g
 SANITIZE ?=
+STEPS    ?= # 1: daemon and library do at each step what a test plans (proto/step)
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wundef \
             -Wpointer-arith -Wimplicit-fallthrough -Wconversion -Wno-sign-conversion $(WERROR)
 ALL_CFLAGS := -std=gnu11 -D_GNU_SOURCE -DTENSORCX_VERSION='"$(VERSION)"' -fvisibility=hidden \
-              $(WARNINGS) $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
+              $(WARNINGS) $(CFLAGS) $(if $(STEPS),-DTENSORCX_STEPS) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
               -fno-omit-frame-pointer)
 LINK     := $(CFLAGS) $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
@@ -33,7 +34,8 @@ Q        := $(if $(V),,@)
 say       = @echo '  $(1) $@'
 
 objects   = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)/*.c))
-PROTO    := $(call objects,proto/wire) $(call objects,proto/shm) $(call objects,proto/cuda)
+PROTO    := $(call objects,proto/wire) $(call objects,proto/shm) $(call objects,proto/cuda) \
+            $(if $(STEPS),$(call objects,proto/step))
 DAEMON   := $(call objects,daemon)
 CLIENT   := $(call objects,client)
 CORE     := $(call objects,python/core)
@@ -42,10 +44,11 @@ SOURCES  := $(wildcard proto/*/*.[ch] daemon/*.[ch] client/*.[ch] client/include
             python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fuzz/*.[ch] tests/fault/*.[ch] \
             tests/fakecuda/*.[ch] tests/bench/*.c)
 
-$(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient/include -isystem $(DLPACK_INCLUDE)
+$(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Iclient/include -isystem $(DLPACK_INCLUDE)
 $(BUILD)/obj/client/%.o:      ALL_CFLAGS += -fPIC -DTENSORCX_PREFIX='"$(PREFIX)"'
+$(BUILD)/obj/proto/%.o:       INCLUDES = -Iproto/step
 $(BUILD)/obj/proto/%.o:       ALL_CFLAGS += -fPIC
-$(BUILD)/obj/daemon/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda
+$(BUILD)/obj/daemon/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step
 $(BUILD)/obj/python/core/%.o: INCLUDES = -Iclient/include -isystem $(DLPACK_INCLUDE) -isystem $(PYTHON_INCLUDE)
 $(BUILD)/obj/python/core/%.o: ALL_CFLAGS += -fPIC -DPy_LIMITED_API=0x030B0000
 

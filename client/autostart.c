@@ -19,6 +19,7 @@
 #include "log.h"
 #include "messages.h"
 #include "session.h"
+#include "step.h"
 
 #ifndef TENSORCX_PREFIX
 #    define TENSORCX_PREFIX "/usr/local"
@@ -240,10 +241,13 @@ int autostart_run(const char *path, const struct patience *patience) {
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return error_system(errno, "a pipe to start the daemon cannot be made");
     }
+    REACHED(START_PREPARED);
     r = spawn(program, path, has_log ? log : NULL, ends[1], &pid);
+    REACHED(DAEMON_SPAWNED);
     close(ends[1]);
     if (r == STATUS_OK) {
         r = await_ready(program, pid, ends[0], patience);
+        REACHED(DAEMON_HEARD);
     }
     close(ends[0]);
     if (r == STATUS_OK) {

@@ -11,6 +11,7 @@
 #include "outbox.h"
 #include "seat.h"
 #include "segment.h"
+#include "step.h"
 #include "storage.h"
 
 /* How long the answer to a cancelled call is waited for. */
@@ -47,6 +48,7 @@ static struct call *create(struct session *session, uint16_t opcode) {
     pthread_condattr_destroy(&monotonic);
     call->next = session->calls;
     session->calls = call;
+    REACHED(CALL_ENTERED);
     return call;
 }
 
@@ -157,6 +159,7 @@ static void take_back(struct session *session, uint16_t opcode, const void *body
     default:
         break;
     }
+    REACHED(REPLY_TAKEN_BACK);
 }
 
 /* Hands a checked reply to its call. Takes `fd`. */
@@ -187,6 +190,7 @@ static void deliver(struct session *session, struct call *call, const struct wir
         call->status = STATUS_OUT_OF_MEMORY;
     }
     call->state = CALL_ANSWERED;
+    REACHED(REPLY_DELIVERED);
     pthread_cond_signal(&call->answered);
 }
 
@@ -220,6 +224,7 @@ static void receive(struct session *session, const struct call *call) {
         int fd = -1;
         int n = connection_receive(session->socket, session->received, WIRE_MESSAGE_MAX, &fd);
         if (n > 0) {
+            REACHED(REPLY_RECEIVED);
             accept_reply(session, (size_t)n, fd);
         } else if (n == 0 || n == -ECONNRESET) {
             session_die(session, "it has ended");
@@ -360,6 +365,7 @@ static int finish(struct session *session, struct call *call, struct call **ret_
 static int give_up(struct session *session, struct call *call, int status) {
     if (call->state == CALL_SENT) {
         call->state = CALL_GIVEN_UP;
+        REACHED(CALL_GIVEN_UP);
     } else {
         if (call->status == STATUS_OK) {
             take_back(session, call->opcode, call->body, call->body_nbytes);
@@ -403,6 +409,7 @@ static int start(struct session *session, const struct frame *frame, struct call
         destroy(session, call);
         return error_unsent(session, frame, sent);
     }
+    REACHED(CALL_SENT);
     *ret_call = call;
     return STATUS_OK;
 }
@@ -437,6 +444,7 @@ static void cancel(struct session *session, const struct call *call) {
     struct frame frame = REQUEST(CANCEL, &fixed);
 
     call_note(session, &frame);
+    REACHED(CANCEL_SENT);
 }
 
 int call_run_until(struct session *session, const struct frame *frame, int64_t timeout_ns,

@@ -12,6 +12,7 @@
 #include "error.h"
 #include "layout.h"
 #include "name.h"
+#include "step.h"
 #include "tensor.h"
 
 static int check_name(const char *name) {
@@ -72,6 +73,7 @@ static int look_up(struct session *session, const char *name, const tcx_get_opti
     const void *encoded = call_tail(call, &length);
     ret_found->grant = reply->grant;
     ret_found->version = reply->version;
+    REACHED(GET_ANSWERED);
     const char *wrong = desc_decode(encoded, length, &ret_found->desc);
     if (wrong) {
         storage_decline(session, &reply->grant);

@@ -9,6 +9,7 @@
 #include "connect.h"
 #include "error.h"
 #include "fork.h"
+#include "step.h"
 
 #define ANSWER_SECONDS 30.0
 
@@ -81,6 +82,7 @@ void tcx_client_disconnect(tcx_client_t *client) {
     pthread_mutex_lock(&client->lock);
     struct session *session = client->session;
     client->session = NULL;
+    REACHED(SESSION_LEFT);
     pthread_mutex_unlock(&client->lock);
     session_unref(session); /* may take fork.c's lock, which comes before ours */
 }
@@ -152,6 +154,7 @@ static int connect_now(struct tcx_client *client, int autostarts, struct session
         old = client->session;
         client->session = session_ref(fresh);
         *ret_session = fresh;
+        REACHED(SESSION_ENTERED);
     }
     client->is_connecting = 0;
     client->attempts++;

@@ -15,6 +15,7 @@
 #include "error.h"
 #include "log.h"
 #include "name.h"
+#include "step.h"
 #include "tensorcx.h"
 
 #define SOCKET_BUFFER (256 * 1024) /* a message must fit, whatever the system's default is */
@@ -62,6 +63,7 @@ static enum outcome open_socket(struct session *session, int *ret_status) {
         return FAILED;
     }
     session_attach(session, fd);
+    REACHED(SOCKET_MADE);
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof wanted);
     memcpy(address.sun_path, session->path, sizeof address.sun_path);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
@@ -77,6 +79,7 @@ static enum outcome open_socket(struct session *session, int *ret_status) {
         return FAILED;
     }
     session->pid = peer.pid;
+    REACHED(CONNECTED);
     return CONNECTED;
 }
 
@@ -101,6 +104,7 @@ static int adopt_life_page(struct session *session, const struct call *call) {
         return error_system(number, "the life page cannot be kept from children");
     }
     session->life_page = address;
+    REACHED(LIFE_PAGE_MAPPED);
     return STATUS_OK;
 }
 
@@ -125,6 +129,7 @@ static int adopt_greeting(struct session *session, const struct call *call) {
         session->pid = (pid_t)reply->pid;
     }
     snprintf(session->version, sizeof session->version, "%.*s", (int)length, version);
+    REACHED(GREETED);
     session_unlock(session);
     return r;
 }

@@ -8,6 +8,7 @@
 #include "client.h"
 #include "daemon.h"
 #include "error.h"
+#include "step.h"
 
 int tcx_stats(tcx_client_t *client, tcx_stats_t *ret_stats) {
     struct wire_stats fixed = {0};
@@ -134,6 +135,7 @@ int tcx_stop(tcx_client_t *client) {
     r = call_run(session, &frame, 0, &call);
     if (r == STATUS_OK) {
         call_free(session, call);
+        REACHED(STOP_ANSWERED);
         r = call_await_end(session);
     }
     session_unref(session);

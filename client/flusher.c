@@ -7,12 +7,14 @@
 #include "clock.h"
 #include "outbox.h"
 #include "session.h"
+#include "step.h"
 
 #define STACK_SIZE (256 * 1024) /* thread-local variables of the whole program are in it, too */
 
 static void *run(void *argument) {
     struct session *session = argument;
 
+    REACHED(FLUSHER_BEGUN);
     session_lock(session);
     while (session->outbox && session_socket(session) >= 0) {
         struct pollfd poller = {.fd = session->socket, .events = POLLOUT};
@@ -23,6 +25,7 @@ static void *run(void *argument) {
         outbox_flush(session);
     }
     session->has_flusher = 0;
+    REACHED(FLUSHER_DONE);
     session_unlock(session);
     session_unref(session);
     return NULL;

@@ -12,6 +12,7 @@
 #include "page.h"
 #include "reclaim.h"
 #include "session.h"
+#include "step.h"
 #include "storage.h"
 
 /* Taken before any other lock of the library. */
@@ -34,6 +35,7 @@ static void *map_page(int *ret_fd) {
     }
     madvise(page, WIRE_PAGE_NBYTES, MADV_DONTDUMP);
     *ret_fd = fd;
+    REACHED(FORK_PAGE_MAPPED);
     return page;
 }
 
@@ -54,6 +56,7 @@ static void keep_for_child(struct session *session) {
         } else if (session->outbox && session->life_page) {
             session->lends_page = madvise(session->life_page, WIRE_PAGE_NBYTES, MADV_DOFORK) == 0;
         }
+        REACHED(FORK_NOTED);
     }
 }
 
@@ -79,6 +82,7 @@ static void prepare(void) {
     }
     reclaim_lock();
     mappings_lock();
+    REACHED(FORK_PREPARED);
 }
 
 /* Plain unlocks: what session_unlock() may do takes `lock`. */
@@ -129,10 +133,12 @@ static void parent(void) {
             take_life_page_back(session);
         }
     }
+    REACHED(FORK_PAGE_LEFT);
     finish();
 }
 
 static void child(void) {
+    REACHED(CHILD_BORN);
     for (struct session *session = sessions; session; session = session->next) {
         session_leave_to_parent(session);
         session->forks += session->has_flusher; /* the thread, and so its reference, is not here */
@@ -141,6 +147,7 @@ static void child(void) {
     for (struct tcx_client *client = clients; client; client = client->next) {
         client_start_over(client);
     }
+    REACHED(CHILD_SEPARATED);
     mappings_start_over();
     reclaim_start_over();
     finish();

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "error.h"
 #include "fork.h"
+#include "step.h"
 
 /* Asks for holds on `count` storages. What comes is turned into storages, or given back. */
 static int ask(struct session *session, const uint64_t *ids, size_t count,
@@ -22,6 +23,7 @@ static int ask(struct session *session, const uint64_t *ids, size_t count,
     if (r != STATUS_OK) {
         return r;
     }
+    REACHED(HOLD_ANSWERED);
     const char *grants = call_tail(call, &nbytes);
     size_t granted = nbytes / sizeof grant;
     if (granted != count) {

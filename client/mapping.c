@@ -10,6 +10,7 @@
 #include "driver.h"
 #include "error.h"
 #include "mapping_cuda.h"
+#include "step.h"
 
 #ifndef MADV_POPULATE_READ
 #    define MADV_POPULATE_READ 22
@@ -88,6 +89,7 @@ static int create(uint64_t boot_id, uint64_t segment, int fd, uint64_t nbytes,
         return error_system(errno, "%llu bytes of the daemon's memory cannot be mapped",
                             (unsigned long long)nbytes);
     }
+    REACHED(MEMORY_MAPPED);
     madvise(what.address, nbytes, MADV_DONTDUMP);
     int r = enter(boot_id, segment, &what, ret_mapping);
     if (r != STATUS_OK) {
@@ -174,6 +176,7 @@ int mapping_close(struct mapping *mapping) {
     if (leave(mapping)) {
         if (!mapping->device) { /* else it is the parent's: in a child of fork() there is no CUDA */
             munmap(mapping->address, mapping->nbytes);
+            REACHED(MEMORY_UNMAPPED);
         }
         free(mapping);
     }

@@ -7,6 +7,7 @@
 
 #include "codec.h"
 #include "session.h"
+#include "step.h"
 
 /* A message the socket did not take. */
 struct queued {
@@ -71,6 +72,7 @@ static enum sent enqueue(struct session *session, const struct frame *frame) {
     frame_flatten(frame, queued->bytes);
     *(session->outbox_last ? &session->outbox_last->next : &session->outbox) = queued;
     session->outbox_last = queued;
+    REACHED(MESSAGE_QUEUED);
     return SENT;
 }
 
@@ -119,6 +121,7 @@ void outbox_flush(struct session *session) {
         if (after_send(session, r) != SENT) {
             return;
         }
+        REACHED(QUEUED_SENT);
         dequeue(session);
     }
 }

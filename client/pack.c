@@ -16,6 +16,7 @@
 #include "layout.h"
 #include "name.h"
 #include "pack.h"
+#include "step.h"
 
 /* Of arrays in a pack: what consumers of DLPack ask for at most; what allocators of CUDA give. */
 #define ITEM_ALIGNMENT        64
@@ -393,7 +394,9 @@ int pack_store(const struct pack *pack, struct session *session, struct storage 
     }
     storage_populate(storage);
     r = pack_write(pack, storage->address);
+    REACHED(PACK_FILLED);
     r = r == STATUS_OK ? attach(session, storage, pack) : r;
+    REACHED(PACK_ATTACHED);
     if (r != STATUS_OK) {
         storage_unref(storage);
         return r;

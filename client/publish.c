@@ -11,6 +11,7 @@
 #include "hold.h"
 #include "layout.h"
 #include "name.h"
+#include "step.h"
 #include "tensor.h"
 
 #define PUT_FLAGS \
@@ -122,6 +123,7 @@ int publish_storage(struct session *session, const struct publication *publicati
     if (r == STATUS_OK) {
         *ret_version = ((const struct wire_publish_reply *)call_fixed(call))->version;
         call_free(session, call);
+        REACHED(PUBLISH_ANSWERED);
     }
     return r;
 }
@@ -152,6 +154,7 @@ int publish_bytes(struct session *session, const struct publication *publication
         *ret_grant = reply->grant;
         *ret_version = reply->version;
         call_free(session, call);
+        REACHED(PUT_ANSWERED);
     }
     return r;
 }

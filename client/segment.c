@@ -12,6 +12,7 @@
 #include "mapping.h"
 #include "reclaim.h"
 #include "session.h"
+#include "step.h"
 
 #define IDLE_NS NS_PER_S /* that a segment on a device stays mapped */
 
@@ -43,6 +44,7 @@ static int enter(struct session *session, uint64_t id, struct mapping *mapping) 
     }
     segment->next = session->mapped;
     session->mapped = segment;
+    REACHED(SEGMENT_ENTERED);
     return STATUS_OK;
 }
 
@@ -324,6 +326,8 @@ static void ask(struct session *session) {
     frame.tail_nbytes[0] = count * sizeof *session->asked;
     if (count == 0 || !call_detach(session, &frame)) {
         forget_question(session);
+    } else {
+        REACHED(ALIVE_ASKED);
     }
 }
 
@@ -360,6 +364,7 @@ void segments_bury(struct session *session, const char *alive, size_t count) {
         }
         session->asked_count = gone;
         doom(session, is_asked);
+        REACHED(SEGMENTS_BURIED);
     }
     forget_question(session);
     if (session->asks_again) {

@@ -21,6 +21,7 @@
 #include "outbox.h"
 #include "reclaim.h"
 #include "segment.h"
+#include "step.h"
 #include "storage.h"
 
 enum { JOINS_MAX = 8 };
@@ -75,10 +76,12 @@ static void destroy(struct session *session) {
     /* As long as there is a descriptor or a page, fork() must know whose it is. */
     pthread_mutex_lock(&session->lock);
     close_socket(session);
+    REACHED(SESSION_CLOSED);
     calls_close_descriptors(session);
     outbox_destroy(session);
     drop_page(&session->fork_page);
     drop_page(&session->life_page);
+    REACHED(PAGES_DROPPED);
     pthread_mutex_unlock(&session->lock);
     fork_remove_session(session);
 
@@ -140,6 +143,7 @@ static void leave(struct session *session) {
     if (session->is_inherited && !session->by_id) {
         drop_page(&session->fork_page); /* nothing is left that they keep */
         drop_page(&session->life_page);
+        REACHED(INHERITANCE_LET_GO);
     }
     doomed = session->doomed;
     session->doomed = NULL;

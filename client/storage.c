@@ -14,6 +14,7 @@
 #include "reclaim.h"
 #include "segment.h"
 #include "session.h"
+#include "step.h"
 
 #define ONE    2u /* reference in storage::state */
 #define QUEUED 1u /* on session::released, or about to be */
@@ -157,6 +158,7 @@ static int create(struct session *session, const struct wire_grant *grant,
     }
     storage->session = session_ref(session);
     session->known[grant->storage % KNOWN_STORAGES] = *grant;
+    REACHED(STORAGE_ENTERED);
     *ret_storage = storage;
     return STATUS_OK;
 }
@@ -195,6 +197,7 @@ int storage_enter(struct session *session, const struct wire_grant *grant,
     storage = find_in(&session->by_id, &key, compare_id);
     if (r == STATUS_OK && storage && storage->nbytes == grant->nbytes) {
         storage->grants++;
+        REACHED(GRANT_ADDED);
         *ret_storage = storage_ref(storage);
     } else if (r == STATUS_OK && storage) {
         r = error(STATUS_INTERNAL, "tensorcxd gave a storage two sizes");
@@ -262,6 +265,7 @@ int storage_allocate(struct session *session, const struct device *device, uint6
     }
     struct wire_grant grant = ((const struct wire_alloc_reply *)call_fixed(call))->grant;
     call_free(session, call);
+    REACHED(ALLOC_ANSWERED);
     if (grant.nbytes != nbytes || (nbytes > 0 && segment_device(grant.segment) != fixed.device)) {
         storage_decline(session, &grant);
         return error(STATUS_INTERNAL, "tensorcxd gave another storage than asked");
@@ -283,6 +287,7 @@ int storage_fill(struct session *session, struct device *device, const tcx_array
     }
     storage_populate(storage);
     r = copy_array(source, device, storage->address);
+    REACHED(STORAGE_FILLED);
     if (r != STATUS_OK) {
         storage_unref(storage);
         return r;
@@ -339,6 +344,7 @@ void storage_unref(struct storage *storage) {
     storage->next = atomic_load(&session->released);
     while (!atomic_compare_exchange_weak(&session->released, &storage->next, storage)) {
     }
+    REACHED(STORAGE_LET_GO);
     session_tidy(session);
     session_unref(session);
 }
@@ -352,6 +358,7 @@ static void send_released(struct session *session, const struct wire_returned *r
         frame.tail[0] = returned;
         frame.tail_nbytes[0] = count * sizeof *returned;
         call_note(session, &frame);
+        REACHED(RELEASE_SENT);
     }
 }
 
@@ -373,6 +380,7 @@ struct storage *storages_drain(struct session *session) {
             continue; /* revived */
         }
         forget(session, storage);
+        REACHED(STORAGE_FORGOTTEN);
         if (storage->grants > 0) {
             batch[count++] = (struct wire_returned){storage->id, storage->grants};
         }

@@ -15,6 +15,7 @@
 #include "error.h"
 #include "hold.h"
 #include "layout.h"
+#include "step.h"
 
 #define MAGIC 0x31544b4354584354u /* "TCXTCKT1" */
 
@@ -223,6 +224,7 @@ static int redeem(struct session *session, const struct ticket *head, const stru
     }
     struct wire_grant grant = ((const struct wire_redeem_reply *)call_fixed(call))->grant;
     call_free(session, call);
+    REACHED(REDEEM_ANSWERED);
     const char *wrong = desc_check(desc, grant.nbytes);
     if (grant.storage != head->storage) {
         r = error(STATUS_INTERNAL, "tensorcxd granted another storage than asked");

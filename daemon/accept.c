@@ -15,6 +15,7 @@
 #include "poller.h"
 #include "server.h"
 #include "status.h"
+#include "step.h"
 
 enum { ACCEPTS_PER_EVENT = 64, REST_MS = 1000, NAP_MS = 20, RESTORE_MS = 1000, LOOK_MS = 10000 };
 
@@ -138,6 +139,7 @@ static bool accept_next(struct acceptor *acceptor) {
     int fd = accept_one(acceptor);
 
     if (fd >= 0) {
+        REACHED(CONNECTION_ACCEPTED);
         client_open(acceptor->server, fd, NULL);
         return true;
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "status.h"
+#include "step.h"
 
 /* A name that somebody waits for, be it there or not; it lasts until it is put. */
 struct awaited {
@@ -97,6 +98,7 @@ static void lease_begin(struct catalog *catalog, struct name *name, struct lease
         list_append(put->owner, &lease->link);
     }
     name->lease = lease;
+    REACHED(LEASE_BEGUN);
 }
 
 uint64_t catalog_expire(struct catalog *catalog, uint64_t now_ms) {
@@ -108,6 +110,7 @@ uint64_t catalog_expire(struct catalog *catalog, uint64_t now_ms) {
             return lease->end_ms;
         }
         catalog_delete(catalog, lease->name);
+        REACHED(NAME_EXPIRED);
     }
     return UINT64_MAX;
 }
@@ -152,6 +155,7 @@ struct waitlist *catalog_waitlist(struct catalog *catalog, const char *bytes, si
     awaited->nbytes = nbytes;
     memcpy(awaited->bytes, bytes, nbytes);
     tree_insert(&catalog->awaited, &key, &awaited->by_name);
+    REACHED(NAME_AWAITED);
     return &awaited->waiters;
 }
 
@@ -161,6 +165,7 @@ static void wake(struct catalog *catalog, const struct name *name) {
     if (awaited) {
         waitlist_wake(&awaited->waiters, catalog->ready);
         awaited_free(awaited);
+        REACHED(WAITERS_WOKEN);
     }
 }
 
@@ -188,6 +193,7 @@ static void add(struct catalog *catalog, struct name *name) {
     tree_insert(&catalog->names, &(struct key){name->bytes, name->nbytes}, &name->by_name);
     name->version = ++catalog->version;
     catalog->count++;
+    REACHED(NAME_ADDED);
 }
 
 int catalog_put(struct catalog *catalog, const struct put *put, uint64_t *ret_version) {
@@ -206,6 +212,7 @@ int catalog_put(struct catalog *catalog, const struct put *put, uint64_t *ret_ve
     }
     if (old) {
         catalog_delete(catalog, old);
+        REACHED(NAME_REPLACED);
     }
     add(catalog, name);
     if (lease) {
@@ -223,6 +230,7 @@ void catalog_delete(struct catalog *catalog, struct name *name) {
     storage_unref(catalog->storages, name->storage);
     account_return(name->account, ACCOUNT_NAMES, 1);
     free(name);
+    REACHED(NAME_DELETED);
 }
 
 struct name *catalog_next(const struct catalog *catalog, const char *prefix, size_t prefix_nbytes,

@@ -14,6 +14,7 @@
 #include "log.h"
 #include "poller.h"
 #include "server.h"
+#include "step.h"
 
 /* A batch, so that one busy client cannot keep all others waiting. */
 enum { MESSAGES_PER_EVENT = 32 };
@@ -49,6 +50,7 @@ static void disconnect(struct client *client, const char *reason) {
     if (client->server->acceptor.refused == client) {
         acceptor_refusal_done(&client->server->acceptor);
     }
+    REACHED(CLIENT_DISCONNECTED);
 }
 
 /* Whether it may still use what it held: it has memory mapped, or work on a device running. */
@@ -67,6 +69,7 @@ static void end(struct client *client) {
     participants_end(&client->participants);
     holds_return_all(&client->holds);
     imports_fini(&client->imports);
+    REACHED(CLIENT_ENDED);
 }
 
 void client_close(struct client *client, const char *reason, bool gone) {
@@ -91,6 +94,7 @@ void client_close(struct client *client, const char *reason, bool gone) {
         server->clients_count--;
         list_remove(&client->link);
         list_append(&server->gone, &client->link);
+        REACHED(CLIENT_GONE);
     }
 }
 
@@ -215,6 +219,7 @@ static bool receive_one(struct client *client) {
                                    &dropped);
 
     if (n > 0) {
+        REACHED(REQUEST_RECEIVED);
         dispatch_message(client, server->message, (size_t)n, nfds ? nfds : (size_t)dropped,
                          nfds ? fds[0] : -1);
     } else if (n == -EMSGSIZE) {
@@ -347,5 +352,6 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
         client_close(client, "its user is not known", true);
         return NULL;
     }
+    REACHED(CLIENT_OPENED);
     return client;
 }

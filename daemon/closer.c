@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "list.h"
+#include "step.h"
 
 /* One thread is always there. More come, for as long as there is something to do, when what is to
  * be closed has waited for so long; when so many are blocked, the rest waits. */
@@ -56,6 +57,7 @@ static void *run(void *stays) {
 
     while ((closing = take(stays != NULL))) {
         close_all(closing->fds, closing->count);
+        REACHED(DESCRIPTORS_CLOSED);
         free(closing);
     }
     return NULL;

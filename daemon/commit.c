@@ -8,6 +8,7 @@
 #include "log.h"
 #include "memory.h"
 #include "status.h"
+#include "step.h"
 #include "warm.h"
 
 #define SHARE_PERCENT 95
@@ -54,6 +55,7 @@ static void commit_finish(struct segment *segment) {
     log_debug("event=segment.create segment=%" PRIu64 " bytes=%" PRIu64, segment->id,
               segment->nbytes);
     waitlist_wake(&segment->waiters, segments->ready);
+    REACHED(SEGMENT_COMMITTED);
 }
 
 /* Whether memory is on its way back that is worth waiting for: not for long, where clients still
@@ -128,6 +130,7 @@ static void commit_done(struct job *job) {
     } else if (error == 0) {
         segment->done += piece;
         segment->segments->committing -= piece;
+        REACHED(PIECE_COMMITTED);
         commit_next(segment);
     } else if (error == ENOSPC || error == ENOMEM) {
         commit_short(segment, (struct shortage){segment->nbytes, error, NULL});

@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "step.h"
+
 enum { READY_FD = 3 };
 
 static void reset_signals(void) {
@@ -74,6 +76,7 @@ int detach(int ready_fd) {
     if (pid > 0) {
         _exit(0);
     }
+    REACHED(DETACH_FORKED);
     setsid();
     umask(077);
     reset_signals();
@@ -89,5 +92,6 @@ void detach_report(int ready_fd, const char *error) {
     if (ready_fd >= 0) {
         (void)!write(ready_fd, text, strlen(text));
         close(ready_fd);
+        REACHED(READY_REPORTED);
     }
 }

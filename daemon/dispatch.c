@@ -8,6 +8,7 @@
 
 #include "call.h"
 #include "log.h"
+#include "step.h"
 
 union reply {
 #define CALL(NAME, name, opcode, state, request_tail, reply_tail, fds) \
@@ -96,6 +97,7 @@ static void answer_ok(const struct call *call, const union reply *reply) {
     if (call->reply_fd_is_ours) {
         close(call->reply_fd);
     }
+    REACHED(REPLY_SENT);
 }
 
 /* ---------------------------------------------------------------------------------------- calls */
@@ -122,6 +124,7 @@ static int run(struct call *call) {
 
     memset(&reply, 0, sizeof reply); /* reserved fields, and nothing of ours in padding */
     int status = handlers[call->rule->opcode](call, &reply);
+    REACHED(REQUEST_HANDLED);
     if (status == CALL_BROKEN) {
         client_drop(call->client, call->text);
     } else if (status == STATUS_OK && call->rule->is_call) {
@@ -155,6 +158,7 @@ static void park(struct call *call, const void *message, size_t nbytes) {
     waiter_wait(&parked->waiter, call->wait);
     client->waiting++;
     server->waiting++;
+    REACHED(CALL_PARKED);
 }
 
 static void parked_free(struct parked *parked) {
@@ -194,6 +198,7 @@ static void run_again(struct parked *parked, const struct shortage *shortage) {
     /* Not among its client's calls meanwhile, so that it is freed once if its answer closes the
      * client. */
     list_remove(&parked->link);
+    REACHED(CALL_RESUMED);
     call.shortage = shortage;
     if (run(&call) == CALL_WAITS) {
         list_append(&parked->client->parked, &parked->link);
@@ -232,6 +237,7 @@ void dispatch_cancel(struct client *client, uint32_t request) {
             list_remove(&parked->link); /* as in run_again() */
             answer_error(&call, STATUS_CANCELLED, "the call was cancelled");
             parked_free(parked);
+            REACHED(CALL_CANCELLED);
             return;
         }
     }

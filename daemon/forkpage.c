@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "log.h"
+#include "step.h"
 
 void forkpages_init(struct forkpages *forks) {
     list_init(&forks->open);
@@ -35,6 +36,7 @@ int forkpages_park(struct forkpages *forks, enum fork_kind kind, struct heap_nod
 
     if (needs(newest, node)) {
         heap_push(&newest->parked[kind], node);
+        REACHED(HOLD_PARKED);
         return 1;
     }
     return park_until_end(forks, kind, node);
@@ -68,6 +70,7 @@ static void forkpage_close(struct forkpage *page) {
     list_remove(&page->link);
     forks->count--;
     free(page);
+    REACHED(FORK_PAGE_CLOSED);
 }
 
 static void on_closed(struct lifepage *lifepage) {
@@ -116,6 +119,7 @@ static int forkpage_open(struct forkpages *forks, int fd) {
     page->sequence = forks->noted;
     list_append(&forks->open, &page->link);
     forks->count++;
+    REACHED(FORK_PAGE_ADOPTED);
     return 0;
 }
 

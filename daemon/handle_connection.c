@@ -12,6 +12,7 @@
 #include "dispatch.h"
 #include "log.h"
 #include "name.h"
+#include "step.h"
 #include "version.h"
 
 /* Refuses a connection: its reply is the last thing it gets. */
@@ -105,7 +106,9 @@ int handle_hello(struct call *call, const struct wire_hello *request,
                          "descriptors is RLIMIT_NOFILE)",
                          strerror(-r));
     }
+    REACHED(LIFE_PAGE_WATCHED);
     admit(call);
+    REACHED(CLIENT_ADMITTED);
     reply->version =
         WIRE_VERSION_MAX < request->version_max ? WIRE_VERSION_MAX : request->version_max;
     reply->layout = WIRE_LAYOUT;

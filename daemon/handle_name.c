@@ -9,6 +9,7 @@
 #include "handle.h"
 #include "name.h"
 #include "quota.h"
+#include "step.h"
 
 /* The tail of PUBLISH and PUT, taken apart; borrowed from the message. */
 struct named {
@@ -132,6 +133,7 @@ static int complete_put(struct call *call, const struct named *named, struct sto
                         struct wire_put_reply *reply) {
     int r = storage_write(storage, named->data, named->data_nbytes);
 
+    REACHED(STORAGE_WRITTEN);
     if (r < 0) {
         return call_fail(call, STATUS_SYSTEM, "the data cannot be written: %s", strerror(-r));
     }

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "step.h"
+
 void holds_init(struct holds *holds) {
     table_init(&holds->by_storage);
     holds->bytes = holds->device_bytes = 0;
@@ -48,6 +50,7 @@ int hold_grant(struct holds *holds, struct storage *storage) {
         list_init(&hold->tickets);
     }
     hold->grants++;
+    REACHED(HOLD_GRANTED);
     return 0;
 }
 
@@ -69,12 +72,14 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
     storage->holders--;
     storage_unref(holds->storages, storage);
     free(hold);
+    REACHED(HOLD_FREED);
 }
 
 /* The client is done with it. Returns whether a child may not be: none can use a device of its
  * parent's. */
 static int hold_park(struct holds *holds, struct hold *hold) {
     hold->grants = 0;
+    REACHED(HOLD_LEFT);
     holds->storages->is_loose |= hold->storage->standing > 0;
     tickets_lease(holds->tickets, &hold->tickets);
     return !hold->storage->device && forkpages_park(holds->forks, FORK_HOLD, &hold->parked);

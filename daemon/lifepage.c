@@ -13,6 +13,7 @@
 #include "log.h"
 #include "messages.h"
 #include "page.h"
+#include "step.h"
 
 enum { RETRY_MS = 1000 };
 
@@ -63,6 +64,7 @@ int lifepage_open(struct lifepages *pages, struct lifepage *page, int *ret_fd) {
     if (fd < 0) {
         return fd;
     }
+    REACHED(LIFE_PAGE_MADE);
     int r = watch(pages, page, fd);
     if (r < 0) {
         close(fd);
@@ -106,6 +108,7 @@ static void closed(struct lifepages *pages, int descriptor) {
 
     if (page) {
         lifepage_forget(pages, page);
+        REACHED(PAGE_CLOSED);
         page->closed(page);
     }
 }

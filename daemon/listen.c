@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "status.h"
+#include "step.h"
 
 enum { LOCK_TRIES = 1000, STEP_NS = 10 * 1000 * 1000, BACKLOG = 4096 };
 
@@ -111,6 +112,7 @@ static int open_lock(struct listener *listener, const char *lock, char text[LIST
         return system_error(text, "the lock file cannot be opened:", lock);
     }
     listener->lock_fd = fd;
+    REACHED(LOCK_OPENED);
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         snprintf(text, LISTEN_TEXT_SIZE, "%s is in the way: it is not a lock file", lock);
         return STATUS_INVALID;
@@ -155,6 +157,7 @@ static int take_lock(struct listener *listener, int count, char text[LISTEN_TEXT
     if (status != STATUS_OK) {
         close_fd(&listener->lock_fd);
     }
+    REACHED(LOCK_TAKEN);
     return status;
 }
 
@@ -197,6 +200,7 @@ static int bind_socket(struct listener *listener, char text[LISTEN_TEXT_SIZE]) {
     mode_t mask = umask(listener->others ? 0111 : 0177);
     int bound = bind(fd, (struct sockaddr *)&address, sizeof address);
     umask(mask);
+    REACHED(SOCKET_BOUND);
     if (bound != 0 || listen(fd, BACKLOG) != 0 || lstat(listener->path, &info) != 0) {
         int status = system_error(text, "the socket cannot be made:", listener->path);
         close(fd);
@@ -205,6 +209,7 @@ static int bind_socket(struct listener *listener, char text[LISTEN_TEXT_SIZE]) {
     listener->fd = fd;
     listener->dev = info.st_dev;
     listener->ino = info.st_ino;
+    REACHED(SOCKET_LISTENS);
     return STATUS_OK;
 }
 
@@ -227,12 +232,14 @@ static void start_watch(struct listener *listener) {
 static int establish(struct listener *listener, int lock_tries, char text[LISTEN_TEXT_SIZE]) {
     int status = path_make_folder(listener->path, listener->others, text);
 
+    REACHED(FOLDER_MADE);
     if (status == STATUS_OK && listener->lock_fd < 0) {
         status = take_lock(listener, lock_tries, text);
     }
     if (status == STATUS_OK) {
         start_watch(listener);
         status = clear_path(listener->path, text);
+        REACHED(PATH_CLEARED);
     }
     return status == STATUS_OK ? bind_socket(listener, text) : status;
 }
@@ -340,6 +347,7 @@ void listener_close(struct listener *listener) {
     if (listener->fd >= 0 && !listener->is_inherited &&
         is_same_file(listener->path, listener->dev, listener->ino)) {
         unlink(listener->path);
+        REACHED(SOCKET_REMOVED);
     }
     close_fd(&listener->fd);
 }

@@ -13,6 +13,7 @@
 #include "log.h"
 #include "reserve.h"
 #include "status.h"
+#include "step.h"
 #include "warm.h"
 
 #define SLAB_MAX ((uint64_t)RANGE_SPACE_MAX)
@@ -48,6 +49,7 @@ int segment_create(struct segments *segments, uint64_t nbytes, struct segment **
     waitlist_init(&segment->waiters, NULL);
     segments->committed += nbytes;
     segments->committing += nbytes;
+    REACHED(SEGMENT_CREATED);
     *ret_segment = segment;
     return 0;
 }
@@ -89,6 +91,7 @@ static void trim_next(struct segment *segment) {
     }
     segments->dying--;
     segment_free(segment);
+    REACHED(SEGMENT_FREED);
     resume_stalled(segments);
 }
 
@@ -101,6 +104,7 @@ static void trim_done(struct job *job) {
                  store_text(-segment->error, text));
     }
     segment->done += segment->piece;
+    REACHED(PIECE_EMPTIED);
     trim_next(segment);
 }
 
@@ -112,6 +116,7 @@ void segment_doom(struct segment *segment) {
     segments->destroyed++;
     segments->dying++;
     segment->state = SEGMENT_DYING;
+    REACHED(SEGMENT_DOOMED);
 }
 
 void segment_empty(struct segment *segment) {

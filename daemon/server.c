@@ -18,6 +18,7 @@
 #include "memory.h"
 #include "poller.h"
 #include "reserve.h"
+#include "step.h"
 #include "version.h"
 #include "warm.h"
 
@@ -128,17 +129,21 @@ static void stop(struct server *server) {
              server->stop_reason, server->clients_count, server->catalog.count,
              server->storages.by_id.count, storages_bytes(&server->storages));
     server->stopping = true;
+    REACHED(STOP_BEGUN);
     acceptor_stop(&server->acceptor);
     /* First: from here on nothing that clients have mapped is emptied. */
     segments_stop(&server->segments);
     devices_stop(&server->devices);
+    REACHED(MEMORY_SPARED);
     while (!list_is_empty(&server->clients)) {
         client_close(container_of(server->clients.next, struct client, link), "the daemon ends",
                      true);
     }
+    REACHED(CLIENTS_CLOSED);
     catalog_fini(&server->catalog);
     tickets_fini(&server->tickets);
     channels_fini(&server->channels);
+    REACHED(NAMES_DROPPED);
     close_handle(&loop->timer);
     close_handle(&loop->terminate);
     close_handle(&loop->interrupt);
@@ -296,7 +301,9 @@ int server_init(struct server *server, const struct options *options,
     }
     server->started_ms = server_now(server);
     init_nouns(server);
+    REACHED(BOOKS_OPENED);
     acceptor_start(&server->acceptor, server, listener);
+    REACHED(SERVING);
     memory_cgroup("", cgroup, sizeof cgroup);
     log_info("event=server.start pid=%d version=%s socket=%s backing=%s capacity=%" PRIu64
              " cgroup=%s",
@@ -308,6 +315,7 @@ int server_init(struct server *server, const struct options *options,
 void server_run(struct server *server) {
     server_settle(server);
     uv_run(server->uv, UV_RUN_DEFAULT);
+    REACHED(LOOP_ENDED);
 
     assert(list_is_empty(&server->clients) && list_is_empty(&server->ready));
     assert(server->clients_count == 0 && server->silent_count == 0);
@@ -319,5 +327,6 @@ void server_run(struct server *server) {
     uv_loop_close(server->uv);
     free(server->loop);
     acceptor_fini(&server->acceptor);
+    REACHED(LOCK_GIVEN_UP);
     log_info("event=server.end");
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "status.h"
+#include "step.h"
 
 void storages_init(struct storages *storages) {
     table_init(&storages->by_id);
@@ -63,6 +64,7 @@ int storage_create(struct storages *storages, struct segments *segments, struct 
     storages->next_id++;
     storages->on[storage->device].count++;
     storages->on[storage->device].bytes += nbytes;
+    REACHED(STORAGE_CREATED);
     *ret_storage = storage;
     return STATUS_OK;
 }
@@ -139,6 +141,7 @@ void storage_unref(struct storages *storages, struct storage *storage) {
         account_return(storage->account, ACCOUNT_BYTES, storage->nbytes);
         account_return(storage->account, ACCOUNT_STORAGES, 1);
         storage_free(storage);
+        REACHED(STORAGE_FREED);
     }
 }
 
@@ -200,4 +203,5 @@ void storage_attach(struct storages *storages, struct storage *storage, struct s
     storages->attachments++;
     account_charge(storage->account, ACCOUNT_ATTACHMENTS, 1);
     storage_ref(storages, other);
+    REACHED(STORAGE_ATTACHED);
 }

@@ -14,6 +14,7 @@
 #include "bytes.h"
 #include "log.h"
 #include "memory.h"
+#include "step.h"
 
 #ifndef MADV_POPULATE_WRITE
 #    define MADV_POPULATE_WRITE 23
@@ -87,6 +88,7 @@ static int allocate(int fd, uint64_t offset, uint64_t nbytes) {
 static int commit(struct backing *backing, uint64_t offset, uint64_t nbytes) {
     int r = allocate(backing->fd, offset, nbytes);
 
+    REACHED(PIECE_RESERVED);
     return r < 0 ? r : allocate(backing->fd, offset, nbytes);
 }
 

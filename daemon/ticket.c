@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "log.h"
+#include "step.h"
 
 void tickets_init(struct tickets *tickets) {
     table_init(&tickets->by_id);
@@ -40,6 +41,7 @@ struct ticket *ticket_create(struct tickets *tickets, struct storage *storage,
     account_charge(account, ACCOUNT_TICKETS, 1);
     storage_ref_sent(tickets->storages, storage);
     list_append(sent, &ticket->link);
+    REACHED(TICKET_CREATED);
     return ticket;
 }
 
@@ -51,6 +53,7 @@ void ticket_end(struct tickets *tickets, struct ticket *ticket) {
     table_remove(&tickets->by_id, ticket->id);
     list_remove(&ticket->link);
     ticket_free(tickets, ticket);
+    REACHED(TICKET_ENDED);
 }
 
 void tickets_lease(struct tickets *tickets, struct list *sent) {
@@ -60,6 +63,7 @@ void tickets_lease(struct tickets *tickets, struct list *sent) {
         container_of(link, struct ticket, link)->lease_end_ms = end_ms;
     }
     list_splice(&tickets->leased, sent);
+    REACHED(TICKETS_LEASED);
 }
 
 uint64_t tickets_due(const struct tickets *tickets) {

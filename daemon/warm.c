@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#include "step.h"
+
 #define REFILL_MS 1000 /* how long nothing must have been taken before the reserve is refilled */
 
 bool warm_has(const struct segment *segment) {
@@ -47,6 +49,7 @@ void warm_add(struct segment *segment, struct range *empty) {
         list_append(&segments->warm, &segment->link);
     }
     segments->warm_nbytes += segment->nbytes;
+    REACHED(SEGMENT_WARM);
 }
 
 uint64_t warm_expire(struct segments *segments, uint64_t now_ms) {

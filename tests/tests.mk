@@ -58,8 +58,8 @@ UNIT_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*/test_*.c))
 
 $(BUILD)/obj/tests/unit/proto/%.o:  INCLUDES = -Iproto/wire -Iproto/cuda -Itests/unit
 $(BUILD)/obj/tests/unit/fakecuda/%.o: INCLUDES = -Iproto/cuda -Itests/unit -Itests/fakecuda
-$(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Idaemon -Itests/unit -Itests/fakecuda
-$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient -Iclient/include -Itests/unit -Itests/fakecuda \
+$(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Idaemon -Itests/unit -Itests/fakecuda
+$(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Iclient -Iclient/include -Itests/unit -Itests/fakecuda \
                                                -isystem $(DLPACK_INCLUDE)
 
 $(BUILD)/obj/tests/unit/shm/%.o:    INCLUDES = -Iproto/shm -Itests/unit
@@ -117,6 +117,21 @@ unit:
 thread:
 	$(MAKE) BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g' unit-run \
 	    UNIT_TESTS='$(filter client/% shm/%,$(UNIT_TESTS))'
+
+# A build in which a test says at which step a process dies or stops (proto/step), and its clients.
+## steps: daemon, library and the clients of the tests of every step, with sanitizers, into build/steps
+.PHONY: steps steps-build
+steps: $(NEEDS_VENV)
+	@$(MAKE) BUILD=build/steps STEPS=1 SANITIZE=address,undefined CFLAGS='-O1 -g' steps-build
+
+steps-build: native $(BUILD)/fault/operations $(BUILD)/fault/witness
+
+$(BUILD)/obj/tests/fault/%.o: INCLUDES = -Iclient/include
+
+$(BUILD)/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/lib/libtensorcx.so
+	$(call say,LD)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LINK) -o $@ $(filter %.o,$^) -Wl,-rpath,'$$ORIGIN/../lib' -L$(BUILD)/lib -ltensorcx -lpthread
 
 include tests/fuzz/fuzz.mk
 
@@ -195,7 +210,7 @@ lint: $(VENV)/.ready
 	$(MAKE) BUILD=build/gcc CC=gcc WERROR=-Werror native build/gcc/python/tensorcx/_core.abi3.so
 	$(MAKE) BUILD=build/clang CC=clang WERROR=-Werror native build/clang/python/tensorcx/_core.abi3.so
 	cppcheck -q --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
-	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient/include \
+	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Iclient/include \
 	    -j2 proto/wire proto/shm proto/cuda daemon client python/core
 	$(VENV)/bin/ruff check python integrations examples tests tools
 	$(VENV)/bin/ruff format --check python integrations examples tests tools

@@ -91,6 +91,9 @@ class Client(Process):
     def do(self, words: str) -> tuple[int, str]:
         """The status and text that a word ends with."""
         self.tell(words)
+        return self.answer()
+
+    def answer(self) -> tuple[int, str]:
         status, _, text = self.line().partition(" ")
         return int(status), text
 
@@ -101,8 +104,11 @@ class Client(Process):
         return self.do(f"act {operation}")
 
     def act_or_die(self, operation: str) -> tuple[int, str] | None:
-        """The same, but None when it was killed."""
-        self.tell(f"act {operation}")
+        return self.do_or_die(f"act {operation}")
+
+    def do_or_die(self, words: str) -> tuple[int, str] | None:
+        """The same as do(), but None when it was killed."""
+        self.tell(words)
         line = self.next_line()
         if line is None:
             assert self.end() == (-signal.SIGKILL, "")

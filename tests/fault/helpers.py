@@ -58,6 +58,10 @@ class Process:
         for pipe in self.process.stdin, self.process.stdout, self.process.stderr:
             pipe.close()
 
+    def has_answered(self) -> bool:
+        """Whether there is something to hear, or its end."""
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
+
     def next_line(self) -> str | None:
         """The next line the program says; None when it ends instead."""
         end = time.monotonic() + DEADLINE

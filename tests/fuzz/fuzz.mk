@@ -8,9 +8,9 @@ FUZZ         := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_SECONDS ?= 150
 FUZZ_FLAGS    = -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 -max_len=4096 -len_control=10
 
-$(BUILD)/obj/tests/fuzz/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iclient -Iclient/include -isystem $(DLPACK_INCLUDE)
-$(BUILD)/obj/tests/fuzz/fuzz_daemon.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Idaemon
-$(BUILD)/obj/tests/fuzz/fuzz_text.o:   INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Idaemon
+$(BUILD)/obj/tests/fuzz/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Iclient -Iclient/include -isystem $(DLPACK_INCLUDE)
+$(BUILD)/obj/tests/fuzz/fuzz_daemon.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Idaemon
+$(BUILD)/obj/tests/fuzz/fuzz_text.o:   INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Idaemon
 
 OF_DAEMON := $(PROTO) $(filter-out %/main.o,$(DAEMON))
 OF_CLIENT := $(PROTO) $(CLIENT)

@@ -82,7 +82,7 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [
-                    PROGRAM,
+                    popen.pop("program", PROGRAM),
                     "--socket",
                     self.path,
                     "--ready-fd",
