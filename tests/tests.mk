@@ -128,7 +128,9 @@ steps-build: native $(BUILD)/fault/operations $(BUILD)/fault/witness
 
 $(BUILD)/obj/tests/fault/%.o: INCLUDES = -Iclient/include
 
-$(BUILD)/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/lib/libtensorcx.so
+$(BUILD)/fault/operations: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/fault/operations*.c))
+$(BUILD)/fault/witness: $(BUILD)/obj/tests/fault/witness.o
+$(BUILD)/fault/%: $(BUILD)/lib/libtensorcx.so
 	$(call say,LD)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LINK) -o $@ $(filter %.o,$^) -Wl,-rpath,'$$ORIGIN/../lib' -L$(BUILD)/lib -ltensorcx -lpthread
@@ -149,14 +151,14 @@ python-tests: all fakecuda
 	$(PYTEST) -m 'not slow' tests/python
 
 ## fault-tests: whatever can go wrong, goes wrong; and whether bench and check-gpu run
-fault-tests: all fakecuda
+fault-tests: all fakecuda steps
 	$(PYTEST) -m 'not slow' tests/fault tests/bench tests/checkgpu
 
 ## wire-tests: the protocol, message by message
 wire-tests: all fakecuda
 	$(PYTEST) -m 'not slow' tests/wire
 
-slow-tests: all fakecuda .venv-torch/.ready
+slow-tests: all fakecuda steps .venv-torch/.ready
 	$(PYTEST) -m slow --ignore tests/torch tests
 	$(TORCH_PYTEST) -m slow tests/torch
 
@@ -211,7 +213,7 @@ lint: $(VENV)/.ready
 	$(MAKE) BUILD=build/clang CC=clang WERROR=-Werror native build/clang/python/tensorcx/_core.abi3.so
 	cppcheck -q --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
 	    --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Iclient/include \
-	    -j2 proto/wire proto/shm proto/cuda daemon client python/core
+	    -j2 proto/wire proto/shm proto/cuda proto/step daemon client python/core
 	$(VENV)/bin/ruff check python integrations examples tests tools
 	$(VENV)/bin/ruff format --check python integrations examples tests tools
 	$(VENV)/bin/mypy

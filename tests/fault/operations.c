@@ -19,7 +19,14 @@
 #define FILL  7
 #define STACK (256 << 10)
 
-static tcx_client_options_t options = {.no_autostart = 1};
+int is_interrupted;
+
+static int interrupt(void *unused) {
+    (void)unused;
+    return is_interrupted;
+}
+
+static tcx_client_options_t options = {.no_autostart = 1, .interrupt = interrupt};
 tcx_client_t *client;
 tcx_client_t *other;
 tcx_tensor_t *kept;
@@ -72,10 +79,20 @@ static int do_put_shared(void) {
     return r == TCX_OK ? tcx_put(client, "mine", tcx_tensor_array(tensor), NULL, NULL) : r;
 }
 
+static int ignore(void *context, const tcx_entry_t *entry) {
+    (void)context;
+    (void)entry;
+    return 0;
+}
+
 static int do_put_expiring(void) {
     const tcx_put_options_t soon = {.ttl = 0.001};
 
-    return tcx_put(client, "expiring", &large, &soon, NULL);
+    int r = tcx_put(client, "expiring", &large, &soon, NULL);
+    while (r == TCX_OK) {
+        r = tcx_stat(client, "expiring", ignore, NULL);
+    }
+    return r == TCX_NOT_FOUND ? TCX_OK : r;
 }
 
 static int do_put_ephemeral(void) {
@@ -107,6 +124,16 @@ static int do_put_bundle(void) {
 
 static int do_get(void) {
     return tcx_get(client, "theirs", NULL, &tensor, NULL);
+}
+
+/* What it has already. */
+static int do_get_again(void) {
+    tcx_tensor_t *again = NULL;
+    int r = do_get();
+
+    r = r == TCX_OK ? tcx_get(client, "theirs", NULL, &again, NULL) : r;
+    tcx_tensor_unref(again);
+    return r;
 }
 
 static tcx_bundle_t *make_bundle(const char *name) {
@@ -168,12 +195,6 @@ static int do_delete(void) {
     return tcx_delete(client, "theirs");
 }
 
-static int ignore(void *context, const tcx_entry_t *entry) {
-    (void)context;
-    (void)entry;
-    return 0;
-}
-
 static int do_list(void) {
     return tcx_list(client, NULL, ignore, NULL);
 }
@@ -215,7 +236,8 @@ static void have_inheritance(void) {
     MUST(tcx_copy(client, &large, (tcx_device_t){0}, &tensor));
 }
 
-/* The child reads what it inherits when its parent has let go of it, and asks the daemon itself. */
+/* The child reads what it inherits when its parent has let go of it, passes it on, asks the daemon
+ * itself, and lets go of all. */
 _Noreturn static void be_child(int from_parent) {
     char word;
     tcx_tensor_t *found = NULL;
@@ -224,7 +246,13 @@ _Noreturn static void be_child(int from_parent) {
         _exit(TCX_INTERNAL);
     }
     int r = tcx_get(client, "theirs", NULL, &found, NULL);
-    _exit(r == TCX_OK && !is_intact(found) ? TCX_INTERNAL : r);
+    if (r == TCX_OK) {
+        r = is_intact(found) ? tcx_put(client, "mine", tcx_tensor_array(tensor), NULL, NULL)
+                             : TCX_INTERNAL;
+    }
+    drop();
+    tcx_tensor_unref(kept);
+    _exit(r);
 }
 
 static int do_fork(void) {
@@ -275,6 +303,7 @@ static const struct operation core_operations[] = {
     {"put-bundle", NULL, do_put_bundle},
     {"replace", have_large, do_replace},
     {"get", have_large, do_get},
+    {"get-again", have_large, do_get_again},
     {"get-bundle", have_bundle, do_get_bundle},
     {"wait", have_publisher, do_wait},
     {"wait-in-vain", NULL, do_wait_in_vain},
@@ -292,7 +321,8 @@ static const struct operation core_operations[] = {
 /* --------------------------------------------------------------------------------------- words */
 
 static const struct operation *find(const char *name) {
-    const struct operation *const all[] = {core_operations, channel_operations, cuda_operations};
+    const struct operation *const all[] = {core_operations, stall_operations, channel_operations,
+                                           cuda_operations};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         for (const struct operation *operation = all[i]; operation->name; operation++) {

@@ -3,6 +3,7 @@
  *
  * operations.c is the program and has the operations on names, tickets and forks;
  * operations_channel.c those on queues and topics, operations_cuda.c those on a CUDA device;
+ * operations_stall.c those on a daemon that does not answer;
  * operations_late.c is somebody else, who does something while an operation waits for it.
  */
 #pragma once
@@ -22,6 +23,7 @@ struct operation {
     int (*act)(void);
 };
 
+extern const struct operation stall_operations[];
 extern const struct operation channel_operations[];
 extern const struct operation cuda_operations[];
 
@@ -33,6 +35,8 @@ extern tcx_bundle_t *bundle;
 extern tcx_channel_t *channel;
 extern char ticket[TCX_TICKET_MAX];
 extern size_t ticket_nbytes;
+
+extern int is_interrupted; /* whatever waits is to be given up */
 
 extern const tcx_array_t large;
 extern const tcx_array_t small;

@@ -23,7 +23,11 @@ LIST = ROOT / "proto" / "step" / "steps.def"
 
 SIDES = dict(re.findall(r"^STEP\((\w+), (CLIENT|DAEMON|BOTH),", LIST.read_text(), re.M))
 NAMES = list(SIDES)
+OF_DAEMONS = ("A daemon begins", "A daemon ends")
+OF_CHANNELS = ("The ring of a channel", "A client's channels", "The daemon's channels")
+OF_CUDA = ("CUDA",)
 NONE = len(NAMES)
+SIDE_NAMES = ("client", "daemon")
 
 PATIENCE = "0.3"  # of the impatient, in seconds
 
@@ -32,9 +36,23 @@ ALIKE = (
 )  # fmt: skip
 
 
-def steps_of(side: str) -> set[str]:
-    """The steps that a process of this side can reach."""
-    return {name for name, of in SIDES.items() if of in (side.upper(), "BOTH")}
+def sections() -> dict[str, list[str]]:
+    """The steps below each comment line of the list."""
+    parts = re.split(r"^/\* (.*) \*/$", LIST.read_text(), flags=re.M)[1:]
+    found = zip(parts[::2], parts[1::2], strict=True)
+    return {title: re.findall(r"^STEP\((\w+)", text, re.M) for title, text in found}
+
+
+def unreached(hits: dict, titles) -> set[str]:
+    """The steps of these sections that no operation has reached, with the side that has not."""
+    wanted = {step for title in titles for step in sections()[title]}
+    reached = {side: {s for found in hits.values() for s in found[side]} for side in SIDE_NAMES}
+    return {
+        f"{step} ({side})"
+        for step in wanted
+        for side in SIDE_NAMES
+        if SIDES[step] in (side.upper(), "BOTH") and step not in reached[side]
+    }
 
 
 class Page(ctypes.Structure):
@@ -126,6 +144,12 @@ class Witness(Process):
         assert said == (0, ""), f"a witness's {word}"
 
 
+def names(connection) -> list[bytes]:
+    """Of tensors and of channels."""
+    channels = (channel["name"].encode() for channel in connection.channels())
+    return [*connection.names(), *filter(None, channels)]
+
+
 class Stage:
     """A daemon with steps, and clients beside the one that something happens to.
 
@@ -169,6 +193,10 @@ class Stage:
     def client(self) -> Client:
         return Client(BUILT / "fault", self.daemon.path, Plan(self.folder, "client"))
 
+    def go_on(self):
+        """Lets the daemon go on, which an operation may have stopped."""
+        self.daemon.process.send_signal(signal.SIGCONT)
+
     def prepare(self, client: Client, operation: str):
         """Sets the scene, and waits until who helped with that has gone."""
         client.prepare(operation)
@@ -196,7 +224,7 @@ class Stage:
 
     def has_only_theirs(self) -> bool:
         with self.daemon.connect() as other:
-            for name in other.names():
+            for name in names(other):
                 if not name.startswith(b"witness-"):
                     other.delete(name)
             other.send("ALLOC", nbytes=1 << 40, device_type=1)  # takes back what nobody redeems
@@ -209,7 +237,7 @@ class Stage:
             witness.must("leave")
             witness.finish()
         with self.daemon.connect() as other:
-            for name in other.names():
+            for name in names(other):
                 other.delete(name)
         self.daemon.settle_footprint(self.empty)
         self.daemon.stop()

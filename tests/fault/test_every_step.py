@@ -1,238 +1,91 @@
 """SIGKILL, SIGSTOP and a new start of a client, and of the daemon, at every step of each operation.
 
-What must be true each time: the others' data is whole byte for byte and their calls go on, the
-daemon's counts come right, who comes next finds everything in order, and nothing remains. In a run
-of all, each step is tried once, with the first operation that reaches it; in the slow one with each
-operation, the first and the last time that it is reached.
+In a run of all, each step is tried once, with the first operation that reaches it; in the slow one
+with each operation, the first and the last time that it is reached.
 """
 
-import contextlib
 import shutil
-import signal
 import tempfile
 
 import pytest
 from accidents import OPERATIONS
-from daemon import settle
-from steps import Stage, steps_of, words
-from wire_table import Status
+from every_step import (
+    count_all,
+    each_moment,
+    each_time,
+    first_to_reach,
+    kill_client,
+    kill_daemon,
+    stop_client,
+    stop_daemon,
+)
+from steps import OF_CHANNELS, OF_CUDA, OF_DAEMONS, Stage, sections, unreached
 
-CHILD_DIED = 100  # operations.c
+ALL = [*OPERATIONS, "put-expiring", "put-ephemeral", "get-again", "give-up", "flood", "die"]
 
-each_operation = pytest.mark.parametrize("operation", OPERATIONS)
+each_operation = pytest.mark.parametrize("operation", ALL)
 
 
 @pytest.fixture(scope="module")
 def hits():
-    """Which steps each operation reaches, and how often: {operation: {side: {step: count}}}."""
     folder = tempfile.mkdtemp(prefix="tcx-")
     with Stage(folder) as stage:
-        found = {operation: count(stage, operation) for operation in OPERATIONS}
+        found = count_all(stage, ALL)
         stage.close()
     shutil.rmtree(folder)
     return found
 
 
-def count(stage, operation):
-    with stage.client() as client:
-        stage.prepare(client, operation)
-        client.accidents.begin()
-        stage.plan.begin()
-        assert play(client, operation) == [(0, "")] * 3
-        client.finish()
-        stage.rest()
-        reached = {"client": client.accidents.hits(), "daemon": stage.plan.hits()}
-    stage.is_as_before()
-    return reached
-
-
-def play(client, operation):
-    """What came of its words, up to one that it died of."""
-    said = []
-    for word in words(operation):
-        said.append(client.do_or_die(word))
-        if said[-1] is None:
-            break
-    return said
-
-
-def first_to_reach(hits, operation, side):
-    """The steps that no operation before this one reaches."""
-    before = OPERATIONS[: OPERATIONS.index(operation)]
-    known = {step for earlier in before for step in hits[earlier][side]}
-    return [(step, 1) for step in hits[operation][side] if step not in known]
-
-
-def each_time(hits, operation, side):
-    """The first and the last time that it reaches each."""
-    return [(step, at) for step, n in hits[operation][side].items() for at in sorted({1, n})]
+@pytest.fixture
+def stage(folder):
+    with Stage(folder) as stage:
+        yield stage
 
 
 def test_every_step_is_reached(hits):
-    for side in "client", "daemon":
-        reached = {step for found in hits.values() for step in found[side]}
-        assert steps_of(side) - reached == set(), f"steps that no {side} has reached"
-
-
-def each_moment(folder, operation, moments, do):
-    with Stage(folder) as stage:
-        for step, at in moments:
-            try:
-                do(stage, operation, step, at)
-                stage.is_as_before()
-                serves_the_next(stage, operation)
-            except AssertionError as error:
-                raise AssertionError(f"{operation}, {step} the {at}. time") from error
-        stage.close()
-
-
-def serves_the_next(stage, operation):
-    with stage.client() as client:
-        client.prepare(operation)
-        assert play(client, operation) == [(0, "")] * 3
-        client.finish()
-    stage.rest()
-
-
-# ---------------------------------------------------------------------------------------- a client
-
-
-def kill_client(stage, operation, step, at):
-    with stage.client() as client:
-        stage.prepare(client, operation)
-        client.accidents.begin(step, at)
-        stage.worker.tell("work")
-        said = play(client, operation)
-        assert stage.worker.answer() == (0, "")
-        assert client.accidents.end() or at > 1
-        assert said[0] is None or said[0][0] in (Status.OK, CHILD_DIED)
-
-
-def stop_client(stage, operation, step, at):
-    """The others neither notice nor wait; nor does it, when it goes on."""
-    with stage.client() as client:
-        stage.prepare(client, operation)
-        client.accidents.begin(step, at, signal.SIGSTOP)
-        for word in words(operation):
-            client.tell(word)
-            if stops(client, client.accidents):
-                stage.worker.must("work")
-                stage.keeper.must("look")
-                client.accidents.resume()
-            assert client.answer() == (0, "")
-        client.finish()
-        assert client.accidents.end() or at > 1
-
-
-def stops(client, plan):
-    """Waits until `client` has answered, or somebody is stopped as planned. Whether it is that."""
-    settle(lambda: plan.has_stopped() or client.has_answered())
-    return plan.has_stopped()
+    others = OF_DAEMONS + OF_CHANNELS + OF_CUDA  # tests of their own
+    assert unreached(hits, sections().keys() - set(others)) == set()
 
 
 @each_operation
-def test_a_client_is_killed(hits, folder, operation):
-    each_moment(folder, operation, first_to_reach(hits, operation, "client"), kill_client)
+def test_a_client_is_killed(hits, stage, operation):
+    each_moment(stage, operation, first_to_reach(hits, operation, "client"), kill_client)
 
 
 @each_operation
-def test_a_client_is_stopped(hits, folder, operation):
-    each_moment(folder, operation, first_to_reach(hits, operation, "client"), stop_client)
+def test_a_client_is_stopped(hits, stage, operation):
+    each_moment(stage, operation, first_to_reach(hits, operation, "client"), stop_client)
+
+
+@each_operation
+def test_a_daemon_is_killed(hits, stage, operation):
+    each_moment(stage, operation, first_to_reach(hits, operation, "daemon"), kill_daemon)
+
+
+@each_operation
+def test_a_daemon_is_stopped(hits, stage, operation):
+    each_moment(stage, operation, first_to_reach(hits, operation, "daemon"), stop_daemon)
 
 
 @pytest.mark.slow
 @each_operation
-def test_a_client_is_killed_often(hits, folder, operation):
-    each_moment(folder, operation, each_time(hits, operation, "client"), kill_client)
+def test_a_client_is_killed_often(hits, stage, operation):
+    each_moment(stage, operation, each_time(hits, operation, "client"), kill_client)
 
 
 @pytest.mark.slow
 @each_operation
-def test_a_client_is_stopped_often(hits, folder, operation):
-    each_moment(folder, operation, each_time(hits, operation, "client"), stop_client)
-
-
-# -------------------------------------------------------------------------------------- the daemon
-
-
-def kill_daemon(stage, operation, step, at):
-    """What is mapped stays as it was; all find the next one."""
-    with stage.client() as client:
-        stage.prepare(client, operation)
-        stage.plan.begin(step, at)
-        said = play(client, operation)
-        assert said[0][0] in (Status.OK, Status.LOST, Status.UNAVAILABLE, CHILD_DIED)
-        assert said[1:] == [(0, "")] * 2
-        if happens(stage, at):
-            assert stage.daemon.process.wait() == -signal.SIGKILL
-            for witness in stage.witnesses:
-                witness.must("check")
-            stage.start()
-            for witness in stage.witnesses:
-                find_successor(witness)
-        client.finish()
-
-
-def find_successor(witness):
-    assert witness.do("look")[0] in (Status.LOST, Status.NOT_FOUND)
-    witness.must("work")
-    witness.must("check")
-    witness.must("hold")
-
-
-def happens(stage, at):
-    """Waits for what is planned, which may come after all that a client has noticed."""
-    if at == 1:
-        settle(stage.plan.happened, "the signal")
-    else:
-        with contextlib.suppress(AssertionError):
-            settle(stage.plan.happened, deadline=1)
-    return stage.plan.end()
-
-
-def stop_daemon(stage, operation, step, at):
-    """Who does not wait is told so; who does, gets its answer when it goes on."""
-    with stage.client() as client:
-        stage.prepare(client, operation)
-        stage.plan.begin(step, at, signal.SIGSTOP)
-        for word in words(operation):
-            client.tell(word)
-            if stops(client, stage.plan):
-                wait_for_daemon(stage)
-            assert client.answer() == (0, "")
-        client.finish()
-        if not stage.plan.has_come and happens(stage, at):
-            wait_for_daemon(stage)
-
-
-def wait_for_daemon(stage):
-    settle(stage.plan.has_stopped)
-    stage.worker.tell("work")
-    status, text = stage.impatient.do("work")
-    assert status == Status.TIMEOUT and text
-    stage.keeper.must("check")
-    stage.plan.resume()
-    assert stage.worker.answer() == (0, "")
-    stage.impatient.must("work")
-
-
-@each_operation
-def test_a_daemon_is_killed(hits, folder, operation):
-    each_moment(folder, operation, first_to_reach(hits, operation, "daemon"), kill_daemon)
-
-
-@each_operation
-def test_a_daemon_is_stopped(hits, folder, operation):
-    each_moment(folder, operation, first_to_reach(hits, operation, "daemon"), stop_daemon)
+def test_a_client_is_stopped_often(hits, stage, operation):
+    each_moment(stage, operation, each_time(hits, operation, "client"), stop_client)
 
 
 @pytest.mark.slow
 @each_operation
-def test_a_daemon_is_killed_often(hits, folder, operation):
-    each_moment(folder, operation, each_time(hits, operation, "daemon"), kill_daemon)
+def test_a_daemon_is_killed_often(hits, stage, operation):
+    each_moment(stage, operation, each_time(hits, operation, "daemon"), kill_daemon)
 
 
 @pytest.mark.slow
 @each_operation
-def test_a_daemon_is_stopped_often(hits, folder, operation):
-    each_moment(folder, operation, each_time(hits, operation, "daemon"), stop_daemon)
+def test_a_daemon_is_stopped_often(hits, stage, operation):
+    each_moment(stage, operation, each_time(hits, operation, "daemon"), stop_daemon)
