@@ -232,6 +232,25 @@ struct export {
     Py_ssize_t strides[];
 };
 
+static struct export *export_create(tcx_tensor_t *tensor) {
+    const tcx_array_t *array = tcx_tensor_array(tensor);
+    struct export *export =
+        PyMem_Malloc(sizeof *export + (size_t)array->ndim * sizeof *export->strides);
+    if (!export) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    export->tensor = tcx_tensor_ref(tensor);
+    for (int32_t i = 0; i < array->ndim; i++)
+        export->strides[i] = array->strides[i] * (array->dtype.bits / 8);
+    return export;
+}
+
+static void export_destroy(struct export *export) {
+    core_tensor_unref(export->tensor);
+    PyMem_Free(export);
+}
+
 /* Whether the request can be met; else BufferError. */
 static int buffer_allows(const Py_buffer *view, int flags) {
     const char *problem = NULL;
@@ -258,20 +277,14 @@ static int tensor_getbuffer(PyObject *self, Py_buffer *view, int flags) {
                      (int)array->device.id);
         return -1;
     }
-    struct export *export =
-        PyMem_Malloc(sizeof *export + (size_t)array->ndim * sizeof *export->strides);
-    if (!export) {
-        PyErr_NoMemory();
+    struct export *export = export_create(tensor);
+    if (!export)
         return -1;
-    }
-    Py_ssize_t itemsize = array->dtype.bits / 8;
-    for (int32_t i = 0; i < array->ndim; i++)
-        export->strides[i] = array->strides[i] * itemsize;
     *view = (Py_buffer){
         .buf = array->data ? array->data : &nothing,
         .len = (Py_ssize_t)array_nbytes(array),
-        .itemsize = itemsize,
-        .readonly = tcx_tensor_array(tensor)->readonly,
+        .itemsize = array->dtype.bits / 8,
+        .readonly = array->readonly,
         .ndim = array->ndim,
         .format = (char *)format_of(array->dtype),
         .shape = (Py_ssize_t *)array->shape,
@@ -279,7 +292,7 @@ static int tensor_getbuffer(PyObject *self, Py_buffer *view, int flags) {
         .internal = export,
     };
     if (!buffer_allows(view, flags)) {
-        PyMem_Free(export);
+        export_destroy(export);
         return -1;
     }
     if (!(flags & PyBUF_FORMAT))
@@ -288,16 +301,13 @@ static int tensor_getbuffer(PyObject *self, Py_buffer *view, int flags) {
         view->shape = NULL;
     if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES)
         view->strides = NULL;
-    export->tensor = tcx_tensor_ref(tensor);
     view->obj = Py_NewRef(self);
     return 0;
 }
 
 static void tensor_releasebuffer(PyObject *self, Py_buffer *view) {
     (void)self;
-    struct export *export = view->internal;
-    core_tensor_unref(export->tensor);
-    PyMem_Free(export);
+    export_destroy(view->internal);
 }
 
 /* -------------------------------------------------------------------------------------- type */

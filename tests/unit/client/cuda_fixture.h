@@ -17,6 +17,8 @@ static const tcx_dtype_t float32 = {TCX_FLOAT, 32, 1};
 /* How the daemon shares its memory. */
 enum mode { VMM, IPC };
 
+enum { COUNT = 1000, SLOW_MS = 200 };
+
 static inline void given_cuda(enum mode mode) {
     if (mode == IPC) {
         setenv("FAKECUDA_NO_VMM", "1", 1);
@@ -182,4 +184,17 @@ static inline void stream_destroy(CUstream stream) {
     EXPECT_OK(tcx_device_push(cuda));
     EXPECT_EQ(CUDA_SUCCESS, fake.cuStreamDestroy_v2(stream));
     tcx_device_pop(cuda);
+}
+
+/* COUNT elements of 1.0, 2.0 or so. */
+static inline tcx_tensor_t *filled(float value) {
+    struct floats floats;
+    float data[COUNT];
+    tcx_tensor_t *tensor;
+
+    for (int i = 0; i < COUNT; i++) {
+        data[i] = value;
+    }
+    EXPECT_OK(tcx_copy(client, floats_on(&floats, data, COUNT), cuda, &tensor));
+    return tensor;
 }

@@ -113,19 +113,19 @@ TEST(more_than_the_device_has_is_out_of_memory_with_numbers) {
 }
 
 TEST_BOTH(many_small_tensors_share_segments_and_descriptors) {
-    enum { COUNT = 10000 };
-    tcx_tensor_t **tensors = calloc(COUNT, sizeof(tcx_tensor_t *));
+    enum { TENSORS = 10000 };
+    tcx_tensor_t **tensors = calloc(TENSORS, sizeof(tcx_tensor_t *));
 
     given_cuda(mode);
     EXPECT_OK(tcx_empty(client, cuda, float32, 1, (int64_t[]){10}, &tensors[0]));
     int descriptors = count_descriptors();
-    for (int i = 1; i < COUNT; i++) {
+    for (int i = 1; i < TENSORS; i++) {
         EXPECT_OK(tcx_empty(client, cuda, float32, 1, (int64_t[]){10}, &tensors[i]));
     }
-    EXPECT_EQ(COUNT, device_now().storages);
+    EXPECT_EQ(TENSORS, device_now().storages);
     EXPECT_TRUE(count_descriptors() <= descriptors + count_maps("fakecuda:"));
     EXPECT_TRUE(count_maps("fakecuda:") <= 4);
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < TENSORS; i++) {
         tcx_tensor_unref(tensors[i]);
     }
     free(tensors);

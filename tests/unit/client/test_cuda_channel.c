@@ -180,21 +180,21 @@ TEST(a_loan_is_where_the_buffers_are_and_complete_when_it_is_sent) {
 }
 
 TEST(a_buffer_is_filled_again_when_no_kernel_reads_it_any_more) {
-    enum { COUNT = 100 };
-    float read[COUNT];
+    enum { ELEMENTS = 100 };
+    float read[ELEMENTS];
     struct private_array ones;
     tcx_channel_options_t options = {.capacity = 1, .buffers = 2, .device = cuda};
     tcx_channel_t *queue;
 
     given_cuda(VMM);
     EXPECT_OK(tcx_channel_open(client, "q", &options, &queue));
-    private_create(&ones, COUNT);
+    private_create(&ones, ELEMENTS);
     EXPECT_OK(tcx_channel_send(queue, &ones.array, 20));
     tcx_tensor_t *tensor = received(queue);
     CUstream stream = stream_create();
     EXPECT_OK(tcx_device_push(cuda));
     EXPECT_EQ(CUDA_SUCCESS, fake.fakecuda_read(stream, address_of(tensor), sizeof read, 200, read));
-    EXPECT_EQ(CUDA_SUCCESS, fake.cuMemsetD8_v2(ones.address, 0, COUNT * sizeof(float)));
+    EXPECT_EQ(CUDA_SUCCESS, fake.cuMemsetD8_v2(ones.address, 0, ELEMENTS * sizeof(float)));
     tcx_device_pop(cuda);
     tcx_tensor_unref(tensor);
     ones.array.stream = 1; /* does not wait for the kernel */
@@ -203,7 +203,7 @@ TEST(a_buffer_is_filled_again_when_no_kernel_reads_it_any_more) {
         tcx_tensor_unref(received(queue));
     }
     EXPECT_OK(tcx_synchronize(cuda, (intptr_t)stream));
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < ELEMENTS; i++) {
         EXPECT_EQ(i, read[i]);
     }
     stream_destroy(stream);
