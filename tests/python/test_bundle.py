@@ -7,13 +7,9 @@ from collections import OrderedDict, UserDict
 
 import numpy as np
 import pytest
+from arrays import some
 
 import tensorcx as cx
-
-
-def some(shape=(2, 3), dtype="float32"):
-    return np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-
 
 OBSERVATION = {
     "image": some((4, 4, 3), "uint8"),

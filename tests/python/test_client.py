@@ -10,12 +10,9 @@ from pathlib import Path
 import daemon as d
 import numpy as np
 import pytest
+from arrays import some
 
 import tensorcx as cx
-
-
-def some():
-    return np.arange(6, dtype="float32").reshape(2, 3)
 
 
 def test_stats_are_a_flat_mapping_with_the_promised_keys(daemon):

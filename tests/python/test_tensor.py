@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+from arrays import some
 from threads import together
 
 import tensorcx as cx
@@ -18,10 +19,6 @@ DTYPES = [
     *("float16", "float32", "float64", "complex64", "complex128"),
 ]
 SHAPES = [(), (0,), (1,), (7,), (2, 3), (0, 3), (2, 0, 4), (3, 1, 2), (1,) * 32]
-
-
-def some(shape=(2, 3), dtype="float32"):
-    return np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
 
 
 @pytest.fixture
