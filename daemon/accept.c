@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -27,7 +28,7 @@ static void on_folder(uv_poll_t *poll, int status, int events);
 
 /* ------------------------------------------------------------------------------------- watching */
 
-static uv_poll_t *watch(struct acceptor *acceptor, int fd, uv_poll_cb callback) {
+static uv_poll_t *watch(struct acceptor *acceptor, int fd, poller_event_t *callback) {
     return fd < 0 ? NULL : poller_create(acceptor->server->uv, fd, acceptor, callback);
 }
 
@@ -38,9 +39,11 @@ static void unwatch(uv_poll_t **poll) {
     }
 }
 
-static void watch_all(struct acceptor *acceptor) {
+/* Without the folder a vanished socket is just noticed later. 0 or a negative errno. */
+static int watch_all(struct acceptor *acceptor) {
     acceptor->connections = watch(acceptor, acceptor->listener.fd, on_connection);
     acceptor->folder = watch(acceptor, acceptor->listener.watch_fd, on_folder);
+    return acceptor->connections ? 0 : -ENOMEM;
 }
 
 static void unwatch_all(struct acceptor *acceptor) {
@@ -63,8 +66,9 @@ static void rest(struct acceptor *acceptor) {
 static void resume(struct acceptor *acceptor) {
     acceptor->rest_until_ms = 0;
     acceptor->is_crowded = false;
-    if (acceptor->connections) {
-        uv_poll_start(acceptor->connections, UV_READABLE, on_connection);
+    if (acceptor->connections &&
+        poller_start(acceptor->connections, UV_READABLE, on_connection) < 0) {
+        rest(acceptor);
     }
 }
 
@@ -177,10 +181,13 @@ static void restore(struct acceptor *acceptor) {
 
     unwatch_all(acceptor);
     int status = listener_restore(&acceptor->listener, text);
+    if (status == STATUS_OK && watch_all(acceptor) < 0) {
+        snprintf(text, sizeof text, "no memory to watch %s", acceptor->listener.path);
+        status = STATUS_SYSTEM;
+    }
     if (status == STATUS_OK) {
         log_warn("event=server.restore socket=%s", acceptor->listener.path);
         acceptor->restore_ms = 0;
-        watch_all(acceptor);
         if (acceptor->rest_until_ms) {
             rest(acceptor);
         }
@@ -244,8 +251,8 @@ uint64_t acceptor_do_due(struct acceptor *acceptor, uint64_t now_ms) {
     return bytes_least(rest_ms, bytes_least(look_ms, restore_ms));
 }
 
-void acceptor_start(struct acceptor *acceptor, struct server *server,
-                    const struct listener *listener) {
+int acceptor_start(struct acceptor *acceptor, struct server *server,
+                   const struct listener *listener) {
     struct rlimit files;
 
     *acceptor = (struct acceptor){
@@ -255,7 +262,7 @@ void acceptor_start(struct acceptor *acceptor, struct server *server,
         acceptor->silent_max = files.rlim_cur / 4 > SILENT_MIN ? files.rlim_cur / 4 : SILENT_MIN;
     }
     open_reserve(acceptor);
-    watch_all(acceptor);
+    return watch_all(acceptor);
 }
 
 void acceptor_stop(struct acceptor *acceptor) {

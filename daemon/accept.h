@@ -32,9 +32,9 @@ struct acceptor {
     bool is_replaced;              /* another daemon has taken the place */
 };
 
-/* Begins to accept on `listener`, which is taken over with its lock. */
-void acceptor_start(struct acceptor *acceptor, struct server *server,
-                    const struct listener *listener);
+/* Begins to accept on `listener`, which is taken over with its lock. 0 or a negative errno. */
+int acceptor_start(struct acceptor *acceptor, struct server *server,
+                   const struct listener *listener);
 
 /* Ends that, and removes the socket's file. The lock stays until acceptor_fini(). */
 void acceptor_stop(struct acceptor *acceptor);

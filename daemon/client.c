@@ -157,7 +157,10 @@ static void watch(struct client *client) {
     if (client->output.is_starved && !server->resend_ms) {
         server->resend_ms = server_now(server) + STARVED_MS;
     }
-    uv_poll_start(client->poll, UV_READABLE | (waits_for_room ? UV_WRITABLE : 0), on_event);
+    int r = poller_start(client->poll, UV_READABLE | (waits_for_room ? UV_WRITABLE : 0), on_event);
+    if (r < 0) {
+        client_close(client, strerror(-r), false);
+    }
 }
 
 void client_send(struct client *client, const struct frame *frame) {

@@ -75,10 +75,11 @@ static int start_thread(void *stays) {
     return r;
 }
 
-void closer_start(void) {
+int closer_start(void) {
     static int stays;
 
-    threads = start_thread(&stays) == 0;
+    threads = 1;
+    return -start_thread(&stays);
 }
 
 /* Adds it to the list. Returns whether one thread more is to run: all that there are are blocked.
@@ -87,8 +88,7 @@ static bool add(struct closing *closing) {
     pthread_mutex_lock(&lock);
     list_append(&pending, &closing->link);
     const struct closing *oldest = container_of(pending.next, struct closing, link);
-    bool one_more = threads == 0 ||
-                    (closing->since_ms - oldest->since_ms > PATIENCE_MS && threads < THREADS_MAX);
+    bool one_more = closing->since_ms - oldest->since_ms > PATIENCE_MS && threads < THREADS_MAX;
     threads += one_more;
     pthread_cond_signal(&added);
     pthread_mutex_unlock(&lock);
@@ -105,7 +105,9 @@ void closer_close(const int *fds, size_t count) {
     closing->since_ms = now_ms();
     closing->count = count;
     memcpy(closing->fds, fds, count * sizeof *fds);
-    if (add(closing) && start_thread(NULL) != 0) {
-        run(NULL);
+    if (add(closing) && start_thread(NULL) != 0) { /* then those that there are do it */
+        pthread_mutex_lock(&lock);
+        threads--;
+        pthread_mutex_unlock(&lock);
     }
 }

@@ -9,8 +9,8 @@
 
 #include <stddef.h>
 
-/* Makes the first thread. */
-void closer_start(void);
+/* Makes the first thread. 0 or a negative errno. */
+int closer_start(void);
 
-/* Takes `fds`. Without memory or a thread they are closed here and now. */
+/* Takes `fds`. Without memory they are closed here and now. */
 void closer_close(const int *fds, size_t count);

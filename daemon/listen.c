@@ -113,7 +113,10 @@ static int open_lock(struct listener *listener, const char *lock, char text[LIST
     }
     listener->lock_fd = fd;
     REACHED(LOCK_OPENED);
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    if (fstat(fd, &info) != 0) {
+        return system_error(text, "the lock file cannot be seen:", lock);
+    }
+    if (!S_ISREG(info.st_mode)) {
         snprintf(text, LISTEN_TEXT_SIZE, "%s is in the way: it is not a lock file", lock);
         return STATUS_INVALID;
     }

@@ -2,6 +2,7 @@
  * main.c - tensorcxd: the command line, and the order in which things are set up
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,27 @@ static void set_log_level(const char *name) {
             log_set_level((enum log_level)level);
         }
     }
+}
+
+#define LIMITS "(RLIMIT_NOFILE, RLIMIT_NPROC, limits of the cgroup)"
+
+static int abort_ready_fd;
+
+static void on_abort(int number) {
+    (void)number;
+    _exit(fail(abort_ready_fd,
+               "the event loop could not be set up: a descriptor, a thread or memory "
+               "is refused " LIMITS));
+}
+
+/* Sets the server up; where libuv gives up, it says so. */
+static int init_server(struct server *server, const struct options *options,
+                       const struct listener *listener, int ready_fd) {
+    abort_ready_fd = ready_fd;
+    signal(SIGABRT, on_abort);
+    int r = server_init(server, options, listener);
+    signal(SIGABRT, SIG_DFL);
+    return r;
 }
 
 static int open_log(const struct options *options, int ready_fd) {
@@ -63,10 +85,12 @@ static int serve(const struct options *options, int passed_fd, int ready_fd) {
         return fail(ready_fd, text);
     }
     struct server *server = malloc(sizeof *server);
-    int r = server ? server_init(server, options, &listener) : -ENOMEM;
+    int r = server ? init_server(server, options, &listener, ready_fd) : -ENOMEM;
     if (r < 0) {
         listener_close(&listener);
-        return fail(ready_fd, strerror(-r));
+        snprintf(text, sizeof text, "the daemon could not be set up: %s " LIMITS, strerror(-r));
+        log_error("event=server.start error=\"%s\"", text);
+        return fail(ready_fd, text);
     }
     if (chdir("/") != 0) {
         log_warn("event=server.chdir error=\"%s\"", strerror(errno));

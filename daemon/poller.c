@@ -1,9 +1,11 @@
 #include "poller.h"
 
+#include <errno.h>
 #include <malloc.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <uv.h>
 
 static void *spare; /* for libuv's next realloc() */
@@ -38,24 +40,47 @@ static bool make_room(int fd) {
     return fd <= highest || spare;
 }
 
-uv_poll_t *poller_create(uv_loop_t *loop, int fd, void *data, uv_poll_cb event) {
-    uv_poll_t *poll = malloc(sizeof *poll);
+/* When the loop goes on libuv adds it as well, and is content with what is there. */
+int poller_start(uv_poll_t *poll, int events, poller_event_t *event) {
+    int fd;
 
-    if (!poll || !make_room(fd) || uv_poll_init(loop, poll, fd) != 0) {
-        free(poll);
-        poll = NULL;
-    } else {
-        poll->data = data;
-        uv_poll_start(poll, UV_READABLE, event);
-        highest = fd > highest ? fd : highest;
+    uv_poll_start(poll, events, event);
+    uv_fileno((uv_handle_t *)poll, &fd);
+    struct epoll_event none = {.data.fd = fd};
+    if (epoll_ctl(uv_backend_fd(poll->loop), EPOLL_CTL_ADD, fd, &none) == 0) {
+        return 0;
     }
-    free(spare);
-    spare = NULL;
-    return poll;
+    int r = -errno;
+    uv_poll_stop(poll);
+    return r;
 }
 
 static void free_poll(uv_handle_t *poll) {
     free(poll);
+}
+
+static uv_poll_t *create(uv_loop_t *loop, int fd, void *data, poller_event_t *event) {
+    uv_poll_t *poll = malloc(sizeof *poll);
+
+    if (!poll || !make_room(fd) || uv_poll_init(loop, poll, fd) != 0) {
+        free(poll);
+        return NULL;
+    }
+    poll->data = data;
+    if (poller_start(poll, UV_READABLE, event) < 0) {
+        uv_close((uv_handle_t *)poll, free_poll);
+        return NULL;
+    }
+    highest = fd > highest ? fd : highest;
+    return poll;
+}
+
+uv_poll_t *poller_create(uv_loop_t *loop, int fd, void *data, poller_event_t *event) {
+    uv_poll_t *poll = create(loop, fd, data, event);
+
+    free(spare);
+    spare = NULL;
+    return poll;
 }
 
 void poller_destroy(uv_poll_t *poll) {

@@ -24,7 +24,7 @@
 
 struct loop {
     uv_loop_t uv;
-    uv_poll_t pages;
+    uv_poll_t *pages; /* NULL: there are none to watch */
     uv_timer_t timer;
     uv_signal_t terminate, interrupt;
     uint64_t due_ms; /* when the timer is set to; UINT64_MAX: it is not */
@@ -147,8 +147,8 @@ static void stop(struct server *server) {
     close_handle(&loop->timer);
     close_handle(&loop->terminate);
     close_handle(&loop->interrupt);
-    if (server->pages.fd >= 0) {
-        close_handle(&loop->pages);
+    if (loop->pages) {
+        poller_destroy(loop->pages);
     }
 }
 
@@ -195,30 +195,36 @@ static void on_pages(uv_poll_t *poll, int status, int events) {
 
 /* ---------------------------------------------------------------------------------------- begin */
 
+static int watch_signal(struct server *server, uv_signal_t *signal, int number) {
+    int r = uv_signal_init(server->uv, signal);
+
+    signal->data = server;
+    return r < 0 ? r : uv_signal_start(signal, on_signal, number);
+}
+
+/* What fails here ends the process, so nothing is undone. The loop runs once for what libuv itself
+ * watches. */
 static int open_loop(struct server *server) {
     pollers_init();
 
-    struct loop *loop = calloc(1, sizeof *loop);
+    struct loop *loop = server->loop = calloc(1, sizeof *loop);
     int r = loop ? uv_loop_init(&loop->uv) : -ENOMEM;
 
     if (r < 0) {
-        free(loop);
         return r;
     }
-    server->loop = loop;
     server->uv = &loop->uv;
     loop->due_ms = UINT64_MAX;
     uv_timer_init(&loop->uv, &loop->timer);
-    uv_signal_init(&loop->uv, &loop->terminate);
-    uv_signal_init(&loop->uv, &loop->interrupt);
     loop->timer.data = server;
-    loop->terminate.data = loop->interrupt.data = server;
-    uv_signal_start(&loop->terminate, on_signal, SIGTERM);
-    uv_signal_start(&loop->interrupt, on_signal, SIGINT);
+    if ((r = watch_signal(server, &loop->terminate, SIGTERM)) < 0 ||
+        (r = watch_signal(server, &loop->interrupt, SIGINT)) < 0) {
+        return r;
+    }
+    uv_run(server->uv, UV_RUN_NOWAIT);
     if (server->pages.fd >= 0) {
-        uv_poll_init(&loop->uv, &loop->pages, server->pages.fd);
-        loop->pages.data = server;
-        uv_poll_start(&loop->pages, UV_READABLE, on_pages);
+        loop->pages = poller_create(server->uv, server->pages.fd, server, on_pages);
+        return loop->pages ? 0 : -ENOMEM;
     }
     return 0;
 }
@@ -250,7 +256,6 @@ static void init_nouns(struct server *server) {
 
     server->worker = (struct worker){.loop = server->uv, .settle = settle_worker, .owner = server};
     worker_start(&server->worker);
-    closer_start();
     server->segments = (struct segments){.store = store,
                                          .worker = &server->worker,
                                          .ready = &server->ready,
@@ -296,13 +301,16 @@ int server_init(struct server *server, const struct options *options,
     signal(SIGXFSZ, SIG_IGN); /* a segment above RLIMIT_FSIZE is an error, not our end */
     lifepages_init(&server->pages);
     int r = open_loop(server);
-    if (r < 0) {
+    if (r < 0 || (r = closer_start()) < 0) {
         return r;
     }
     server->started_ms = server_now(server);
     init_nouns(server);
     REACHED(BOOKS_OPENED);
-    acceptor_start(&server->acceptor, server, listener);
+    r = acceptor_start(&server->acceptor, server, listener);
+    if (r < 0) {
+        return r;
+    }
     REACHED(SERVING);
     memory_cgroup("", cgroup, sizeof cgroup);
     log_info("event=server.start pid=%d version=%s socket=%s backing=%s capacity=%" PRIu64

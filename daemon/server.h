@@ -63,8 +63,9 @@ struct server {
     _Alignas(8) char page[WIRE_LIST_MAX];       /* a handler's reply tail */
 };
 
-/* Sets everything up to serve `listener`, which is taken over. 0 or a negative errno, and then the
- * listener is still the caller's. */
+/* Sets everything up to serve `listener`, which is taken over. 0 or a negative errno: then the
+ * listener is still the caller's, and the process is to end. libuv aborts where it is refused
+ * a thread or a descriptor. */
 int server_init(struct server *server, const struct options *options,
                 const struct listener *listener);
 
