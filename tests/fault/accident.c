@@ -1,49 +1,84 @@
 /*
  * accident.c - preloaded into a client or a daemon, lets one accident happen at a chosen moment
  *
- * Which one, and when, a test says in a page of the file $ACCIDENT, at any time. Stands between the
- * program and libc; knows neither the client nor the daemon.
+ * Which one, and when, a test says in a page of the file $ACCIDENT, at any time; with
+ * $ACCIDENT_SPARES_PROGRAM it happens to libraries only. Stands between the program and libc; knows
+ * neither the client nor the daemon. What a plain call may fail with is in
+ * accident_calls.h; here are those that need more than a line.
  */
 #include "accident.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <sys/syscall.h>
+
+#include "accident_calls.h"
 
 static struct accident none;
 static struct accident *accident = &none;
 static long ignored;
 static long *blocks = &ignored;
+static const void *spared_begin, *spared_end; /* code to which nothing happens */
 
 /* The next function of this name, after ours. */
 #define REAL(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
 
-static int happens(enum accident_kind kind) {
-    if (accident->kind != (int)kind) {
+/* Whether this can happen to the function that returns to `caller`. */
+static int is_planned(enum accident_kind kind, const int numbers[], const void *caller) {
+    if (!(accident->kinds & (int)kind) || (caller >= spared_begin && caller < spared_end)) {
+        return 0;
+    }
+    for (int i = 0; i <= accident->variant; i++) {
+        if (numbers[i] == 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* What `function` is to fail with now, one of `numbers`; 0: nothing. */
+static int number_of(enum accident_kind kind, const char *function, const int numbers[],
+                     const void *caller) {
+    if (!is_planned(kind, numbers, caller)) {
         return 0;
     }
     int at = __atomic_add_fetch(&accident->passed, 1, __ATOMIC_SEQ_CST) - accident->at;
     if (at < 0 || at >= accident->times) {
         return 0;
     }
+    strncpy(accident->function, function, sizeof accident->function - 1);
+    accident->number = numbers[accident->variant];
     __atomic_add_fetch(&accident->happened, 1, __ATOMIC_SEQ_CST);
-    return 1;
+    return accident->number;
 }
 
-static int fails(enum accident_kind kind, int number) {
-    if (happens(kind)) {
+#define NUMBER_OF(kind, name, ...) \
+    number_of(ACCIDENT_##kind, #name, (const int[]){__VA_ARGS__, 0}, __builtin_return_address(0))
+
+/* Whether it fails now, with errno. */
+static int fails(int number) {
+    if (number) {
         errno = number;
-        return 1;
     }
-    return 0;
+    return number;
+}
+
+#define FAILS(kind, name, ...) fails(NUMBER_OF(kind, name, __VA_ARGS__))
+
+/* The program comes first. */
+static int spare_program(struct dl_phdr_info *info, size_t size, void *context) {
+    (void)size;
+    (void)context;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && info->dlpi_phdr[i].p_flags & PF_X) {
+            spared_begin = (const char *)info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+            spared_end = (const char *)spared_begin + info->dlpi_phdr[i].p_memsz;
+        }
+    }
+    return 1;
 }
 
 /* A child's blocks are not its parent's. */
@@ -53,19 +88,41 @@ static void count_no_more(void) {
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("ACCIDENT");
-    int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    int fd = path ? REAL(open)(path, O_RDWR | O_CLOEXEC) : -1;
 
     if (fd < 0) {
         abort();
     }
-    void *page = mmap(NULL, sizeof none, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *page = REAL(mmap)(NULL, sizeof none, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED) {
         abort();
     }
     close(fd);
+    if (getenv("ACCIDENT_SPARES_PROGRAM")) {
+        dl_iterate_phdr(spare_program, NULL);
+    }
     accident = page;
     blocks = &accident->blocks;
     pthread_atfork(NULL, NULL, count_no_more);
+}
+
+/* ---------------------------------------------------------------------------------- plain calls */
+
+#define DEFINE(kind, type, name, parameters, arguments, failure, ...)           \
+    type name parameters {                                                      \
+        return FAILS(kind, name, __VA_ARGS__) ? failure : REAL(name) arguments; \
+    }
+#define DEFINE_RETURNING(kind, name, parameters, arguments, ...) \
+    int name parameters {                                        \
+        int number = NUMBER_OF(kind, name, __VA_ARGS__);         \
+        return number ? number : REAL(name) arguments;           \
+    }
+
+ACCIDENT_CALLS(DEFINE)
+ACCIDENT_RETURNING_CALLS(DEFINE_RETURNING)
+
+void *mmap64(void *address, size_t nbytes, int protection, int flags, int fd, off64_t offset) {
+    return mmap(address, nbytes, protection, flags, fd, offset);
 }
 
 /* --------------------------------------------------------------------------------------- memory */
@@ -81,15 +138,15 @@ static void *counted(void *block, long by) {
 }
 
 void *malloc(size_t nbytes) {
-    return fails(ACCIDENT_MEMORY, ENOMEM) ? NULL : counted(__libc_malloc(nbytes), 1);
+    return FAILS(MEMORY, malloc, ENOMEM) ? NULL : counted(__libc_malloc(nbytes), 1);
 }
 
 void *calloc(size_t count, size_t nbytes) {
-    return fails(ACCIDENT_MEMORY, ENOMEM) ? NULL : counted(__libc_calloc(count, nbytes), 1);
+    return FAILS(MEMORY, calloc, ENOMEM) ? NULL : counted(__libc_calloc(count, nbytes), 1);
 }
 
 void *realloc(void *block, size_t nbytes) {
-    return fails(ACCIDENT_MEMORY, ENOMEM) ? NULL
+    return FAILS(MEMORY, realloc, ENOMEM) ? NULL
                                           : counted(__libc_realloc(block, nbytes), block ? 0 : 1);
 }
 
@@ -97,37 +154,8 @@ void free(void *block) {
     __libc_free(counted(block, -1));
 }
 
-void *mmap(void *address, size_t nbytes, int protection, int flags, int fd, off_t offset) {
-    return fails(ACCIDENT_MAPPING, ENOMEM)
-               ? MAP_FAILED
-               : REAL(mmap)(address, nbytes, protection, flags, fd, offset);
-}
-
-void *mmap64(void *address, size_t nbytes, int protection, int flags, int fd, off64_t offset) {
-    return mmap(address, nbytes, protection, flags, fd, offset);
-}
-
-/* ---------------------------------------------------------------------------------- descriptors */
-
-int socket(int domain, int type, int protocol) {
-    return fails(ACCIDENT_DESCRIPTOR, EMFILE) ? -1 : REAL(socket)(domain, type, protocol);
-}
-
-int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags) {
-    return fails(ACCIDENT_DESCRIPTOR, EMFILE) ? -1 : REAL(accept4)(fd, address, size, flags);
-}
-
-int memfd_create(const char *name, unsigned flags) {
-    return fails(ACCIDENT_DESCRIPTOR, EMFILE) ? -1 : REAL(memfd_create)(name, flags);
-}
-
-int shm_open(const char *name, int flags, mode_t mode) {
-    return fails(ACCIDENT_DESCRIPTOR, EMFILE) ? -1 : REAL(shm_open)(name, flags, mode);
-}
-
-int dup(int fd) {
-    return fails(ACCIDENT_DESCRIPTOR, EMFILE) ? -1 : REAL(dup)(fd);
-}
+/* ----------------------------------------------------------------------------- with more or less
+ */
 
 int open(const char *path, int flags, ...) {
     va_list arguments;
@@ -135,7 +163,7 @@ int open(const char *path, int flags, ...) {
     va_start(arguments, flags);
     unsigned mode = va_arg(arguments, unsigned);
     va_end(arguments);
-    return fails(ACCIDENT_DESCRIPTOR, EMFILE) ? -1 : REAL(open)(path, flags, mode);
+    return FAILS(DESCRIPTOR, open, EMFILE, ENFILE, ENOMEM) ? -1 : REAL(open)(path, flags, mode);
 }
 
 int open64(const char *path, int flags, ...) {
@@ -147,16 +175,25 @@ int open64(const char *path, int flags, ...) {
     return open(path, flags, mode);
 }
 
+/* What only looks or sets a flag cannot fail. */
+static int control_fails(int command) {
+    switch (command) {
+    case F_DUPFD_CLOEXEC:
+        return FAILS(DESCRIPTOR, fcntl, EMFILE);
+    case F_ADD_SEALS:
+        return FAILS(SYSTEM, fcntl, EPERM, EBUSY);
+    default:
+        return 0;
+    }
+}
+
 int fcntl(int fd, int command, ...) {
     va_list arguments;
 
     va_start(arguments, command);
     void *argument = va_arg(arguments, void *);
     va_end(arguments);
-    if (command == F_DUPFD_CLOEXEC && fails(ACCIDENT_DESCRIPTOR, EMFILE)) {
-        return -1;
-    }
-    return REAL(fcntl)(fd, command, argument);
+    return control_fails(command) ? -1 : REAL(fcntl)(fd, command, argument);
 }
 
 int fcntl64(int fd, int command, ...) {
@@ -168,25 +205,97 @@ int fcntl64(int fd, int command, ...) {
     return fcntl(fd, command, argument);
 }
 
+static int system_call_fails(long number, long operation) {
+    switch (number) {
+    case SYS_futex:
+        return (operation & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET &&
+               FAILS(SYSTEM, futex, EINTR, EAGAIN);
+    case SYS_pidfd_open:
+        return FAILS(DESCRIPTOR, pidfd_open, EMFILE, ENFILE, ENOMEM, ESRCH);
+    default:
+        return 0;
+    }
+}
+
+long syscall(long number, ...) {
+    va_list list;
+    long a[6];
+
+    va_start(list, number);
+    for (int i = 0; i < 6; i++) {
+        a[i] = va_arg(list, long);
+    }
+    va_end(list);
+    return system_call_fails(number, a[1])
+               ? -1
+               : REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+/* Only one more needs memory. */
+int epoll_ctl(int set, int operation, int fd, struct epoll_event *event) {
+    int r = REAL(epoll_ctl)(set, operation, fd, event);
+
+    if (r == 0 && operation == EPOLL_CTL_ADD && FAILS(SYSTEM, epoll_ctl, ENOSPC, ENOMEM)) {
+        int number = errno;
+        REAL(epoll_ctl)(set, EPOLL_CTL_DEL, fd, event);
+        errno = number;
+        return -1;
+    }
+    return r;
+}
+
+/* Only what has a name in a file system, which may be far away, is ever not to be seen. */
+int fstat(int fd, struct stat *info) {
+    int r = REAL(fstat)(fd, info);
+
+    return r == 0 && S_ISREG(info->st_mode) && info->st_nlink > 0 && FAILS(SYSTEM, fstat, EIO) ? -1
+                                                                                               : r;
+}
+
+/* Into a pipe only while somebody reads it. */
+ssize_t write(int fd, const void *bytes, size_t nbytes) {
+    struct stat info;
+    int is_file = REAL(fstat)(fd, &info) == 0 && S_ISREG(info.st_mode);
+
+    return is_file && FAILS(SYSTEM, write, ENOSPC, EIO) ? -1 : REAL(write)(fd, bytes, nbytes);
+}
+
 /* ------------------------------------------------------------------------------------- messages */
 
 static int carries_messages(int fd) {
     int type = 0;
     socklen_t size = sizeof type;
 
-    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET;
+    return REAL(getsockopt)(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET;
 }
 
 static void die_if_it_happens(void) {
-    if (happens(ACCIDENT_KILL)) {
+    if (NUMBER_OF(KILL, kill, EINTR)) {
         kill(getpid(), SIGKILL);
     }
+}
+
+/* As if the peer were gone: it is told that we are. */
+static int connection_fails(int fd, int number) {
+    if (fails(number)) {
+        shutdown(fd, SHUT_RDWR);
+        errno = number;
+    }
+    return number;
+}
+
+static int message_fails(int fd, const struct msghdr *message) {
+    int is_refused = message->msg_controllen
+                         ? FAILS(MESSAGE, sendmsg, ETOOMANYREFS, ENOBUFS, ENOMEM, EAGAIN, EINTR)
+                         : FAILS(MESSAGE, sendmsg, ENOBUFS, ENOMEM, EAGAIN, EINTR);
+
+    return is_refused || connection_fails(fd, NUMBER_OF(SYSTEM, sendmsg, EPIPE, ECONNRESET));
 }
 
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
     int counts = carries_messages(fd);
 
-    if (counts && fails(ACCIDENT_MESSAGE, ENOBUFS)) {
+    if (counts && message_fails(fd, message)) {
         return -1;
     }
     if (counts) {
@@ -216,6 +325,9 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     char byte;
     int counts = carries_messages(fd) && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
 
+    if (counts && connection_fails(fd, NUMBER_OF(SYSTEM, recvmsg, ECONNRESET, ENOMEM))) {
+        return -1;
+    }
     if (counts) {
         die_if_it_happens();
     }
@@ -223,7 +335,7 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     if (counts) {
         die_if_it_happens();
     }
-    if (n > 0 && CMSG_FIRSTHDR(message) && happens(ACCIDENT_DESCRIPTOR)) {
+    if (n > 0 && CMSG_FIRSTHDR(message) && NUMBER_OF(DESCRIPTOR, recvmsg, EMFILE)) {
         drop_descriptors(message);
     }
     return n;

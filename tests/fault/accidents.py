@@ -5,6 +5,7 @@ it; operations.c is the client, which does one operation at a time, as it is tol
 """
 
 import ctypes
+import errno
 import mmap
 import operator
 import os
@@ -15,7 +16,9 @@ from pathlib import Path
 from daemon import PACKAGES, Daemon, bare_environment, descriptors, shared_maps
 from helpers import Process
 
-KILL, MEMORY, MAPPING, DESCRIPTOR, MESSAGE = range(1, 6)
+KILL, MEMORY, MAPPING, DESCRIPTOR, MESSAGE, SYSTEM = (1 << bit for bit in range(6))
+EVERYTHING = MEMORY | MAPPING | DESCRIPTOR | MESSAGE | SYSTEM
+VARIANTS = 5  # of the errors that a call may fail with
 
 OPERATIONS = [
     "connect", "put-small", "put-large", "put-shared", "put-bundle", "replace", "get",
@@ -49,8 +52,13 @@ class Page(ctypes.Structure):
     """accident.h: what is to happen in a process, and what has happened."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("kind", "at", "times", "passed", "happened", "unused")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("kinds", "at", "times", "variant", "passed", "happened")
+        ),
         ("blocks", ctypes.c_long),
+        ("function", ctypes.c_char * 48),
+        ("number", ctypes.c_int),
     )
 
 
@@ -64,15 +72,22 @@ class Accidents:
             self.page = Page.from_buffer(mmap.mmap(file.fileno(), mmap.PAGESIZE))
         self.environment = {"LD_PRELOAD": str(built / "accident.so"), "ACCIDENT": path}
 
-    def plan(self, kind: int, at: int, times: int = 1):
-        self.page.kind = 0
-        self.page.at, self.page.times, self.page.passed, self.page.happened = at, times, 0, 0
-        self.page.kind = kind
+    def plan(self, kinds: int, at: int, times: int = 1, variant: int = 0):
+        self.page.kinds = 0
+        self.page.at, self.page.times, self.page.variant = at, times, variant
+        self.page.passed, self.page.happened, self.page.function = 0, 0, b""
+        self.page.kinds = kinds
 
     def end(self) -> bool:
         """No more accidents. Whether there have been any."""
-        self.page.kind = 0
+        self.page.kinds = 0
         return self.page.happened > 0
+
+    @property
+    def last(self) -> tuple[str, str]:
+        """The function that failed last, and with which error; ("", "") when none has."""
+        function = self.page.function.decode()
+        return function, errno.errorcode[self.page.number] if function else ""
 
     @property
     def blocks(self) -> int:
@@ -85,7 +100,7 @@ class Client(Process):
 
     def __init__(self, built: Path, socket, accidents: Accidents, **environment: str):
         self.accidents = accidents
-        environment |= accidents.environment
+        environment |= accidents.environment | {"ACCIDENT_SPARES_PROGRAM": "1"}
         super().__init__([built / "operations", socket], bare_environment(**environment))
 
     def do(self, words: str) -> tuple[int, str]:

@@ -1,0 +1,79 @@
+"""Whatever the system refuses a daemon that starts: it says so and ends, or does without.
+
+Never a hang, never a signal, and the next start works.
+"""
+
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+from itertools import count
+from pathlib import Path
+
+import pytest
+import wire
+from accidents import EVERYTHING, OPTIONS, VARIANTS, Accidents
+from daemon import DEADLINE, PROGRAM, bare_environment, is_alive, settle
+
+
+def end(path):
+    """It serves, and ends when it is told to."""
+    with wire.Connection(path) as client:
+        client.put("name", b"bytes")
+        credentials = client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid = struct.unpack("3i", credentials)[0]
+    os.kill(pid, signal.SIGTERM)
+    settle(lambda: not is_alive(pid), "the end of the daemon")
+
+
+def start(path, accidents, *options) -> tuple[int, str]:
+    """Starts a daemon, and ends it if it serves: its exit status, and what its starter heard.
+
+    The accidents are over when it has spoken.
+    """
+    ready, theirs = os.pipe()
+    with open(ready) as answer:
+        process = subprocess.Popen(
+            [PROGRAM, "--socket", path, "--ready-fd", str(theirs), *OPTIONS, *options],
+            pass_fds=[theirs],
+            stderr=subprocess.DEVNULL,
+            env=bare_environment(**accidents.environment),
+        )
+        os.close(theirs)
+        try:
+            said = answer.read() if select.select([answer], [], [], DEADLINE)[0] else ""
+            accidents.end()
+            if said == "R":
+                end(path)
+            return process.wait(DEADLINE), said
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    ("where", "variant"),
+    [("", 0)]
+    + [
+        pytest.param(where, variant, marks=pytest.mark.slow)
+        for where in ("", "--background")
+        for variant in range(VARIANTS)
+        if where or variant
+    ],
+)
+def test_a_start_that_fails_says_why(built, folder, where, variant):
+    path = Path(folder, "new", "d.sock")
+    options = ["--log", f"{folder}/log", *filter(None, [where])]
+    accidents = Accidents(built, folder, "daemon")
+    for at in count(1):
+        accidents.plan(EVERYTHING, at, variant=variant)
+        code, said = start(path, accidents, *options)
+        if said == "R":
+            assert code == 0, accidents.last
+        else:
+            assert said and code in ({0, 1} if where else {1}), (accidents.last, code, said)
+            assert start(path, accidents) == (0, "R"), accidents.last
+        if not accidents.page.happened:
+            break
