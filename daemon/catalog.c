@@ -8,6 +8,9 @@
 #include "status.h"
 #include "step.h"
 
+/* So that others need not wait long while many end together. */
+enum { NAMES_AT_ONCE = 1024 };
+
 /* A name that somebody waits for, be it there or not; it lasts until it is put. */
 struct awaited {
     struct waitlist waiters;  /* first: its callback finds us by it */
@@ -104,10 +107,13 @@ static void lease_begin(struct catalog *catalog, struct name *name, struct lease
 uint64_t catalog_expire(struct catalog *catalog, uint64_t now_ms) {
     struct tree_node *node;
 
-    while ((node = tree_first(&catalog->expiring))) {
+    for (int left = NAMES_AT_ONCE; (node = tree_first(&catalog->expiring)); left--) {
         struct lease *lease = container_of(node, struct lease, by_end);
         if (lease->end_ms > now_ms) {
             return lease->end_ms;
+        }
+        if (left == 0) {
+            return now_ms + 1;
         }
         catalog_delete(catalog, lease->name);
         REACHED(NAME_EXPIRED);
@@ -115,10 +121,22 @@ uint64_t catalog_expire(struct catalog *catalog, uint64_t now_ms) {
     return UINT64_MAX;
 }
 
-void catalog_drop(struct catalog *catalog, struct list *owned) {
-    while (!list_is_empty(owned)) {
+bool catalog_expire_all(struct catalog *catalog, uint64_t now_ms) {
+    uint64_t before = catalog->count;
+    uint64_t count;
+
+    do {
+        count = catalog->count;
+        catalog_expire(catalog, now_ms);
+    } while (catalog->count < count);
+    return catalog->count < before;
+}
+
+bool catalog_drop(struct catalog *catalog, struct list *owned) {
+    for (int left = NAMES_AT_ONCE; left > 0 && !list_is_empty(owned); left--) {
         catalog_delete(catalog, container_of(owned->next, struct lease, link)->name);
     }
+    return !list_is_empty(owned);
 }
 
 /* --------------------------------------------------------------------------------- waiting */

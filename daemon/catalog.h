@@ -79,8 +79,8 @@ int catalog_put(struct catalog *catalog, const struct put *put, uint64_t *ret_ve
 /* Ends a name. */
 void catalog_delete(struct catalog *catalog, struct name *name);
 
-/* Deletes all names on an owner's list. */
-void catalog_drop(struct catalog *catalog, struct list *owned);
+/* Deletes names on an owner's list, some of them. Returns whether there are more. */
+bool catalog_drop(struct catalog *catalog, struct list *owned);
 
 /* Where to wait for a version of this name. Use it at once, or call waitlist_check(). NULL: no
  * memory. */
@@ -90,5 +90,8 @@ struct waitlist *catalog_waitlist(struct catalog *catalog, const char *bytes, si
 struct name *catalog_next(const struct catalog *catalog, const char *prefix, size_t prefix_nbytes,
                           const char *after, size_t after_nbytes);
 
-/* Deletes what has expired. Returns when to call it again, UINT64_MAX: no need. */
+/* Deletes what has expired, some of it. Returns when to call it again, UINT64_MAX: no need. */
 uint64_t catalog_expire(struct catalog *catalog, uint64_t now_ms);
+
+/* Deletes all that has expired. Returns whether there was anything. */
+bool catalog_expire_all(struct catalog *catalog, uint64_t now_ms);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "bytes.h"
 #include "closer.h"
 #include "dispatch.h"
 #include "log.h"
@@ -17,7 +18,7 @@
 #include "step.h"
 
 /* A batch, so that one busy client cannot keep all others waiting. */
-enum { MESSAGES_PER_EVENT = 32 };
+enum { MESSAGES_PER_EVENT = 32, BYTES_PER_EVENT = 16 * 1024 };
 
 /* How often a kernel without memory for a reply is asked again. */
 enum { STARVED_MS = 5 };
@@ -60,14 +61,32 @@ static bool is_using(const struct client *client) {
     return lifepage_is_open(&client->page) || (has_imports && process_is_watched(&client->process));
 }
 
+/* Takes back some of what it had; if there is more, the rest follows later. */
+static void return_some(struct client *client) {
+    struct server *server = client->server;
+    bool has_names = catalog_drop(&server->catalog, &client->names);
+    bool has_holds = holds_return_some(&client->holds);
+
+    list_remove(&client->ended);
+    if (has_names || has_holds) {
+        list_prepend(&server->ended, &client->ended);
+        server->return_ms = server_now(server) + 1;
+    }
+}
+
+static void return_all(struct client *client) {
+    while (!list_is_empty(&client->ended)) {
+        return_some(client);
+    }
+}
+
 /* The process is gone. What its children may use stays. */
 static void end(struct client *client) {
     client->state = CLIENT_ENDED;
     process_forget(&client->process);
-    catalog_drop(&client->server->catalog, &client->names);
     forkpages_process_gone(&client->forks);
     participants_end(&client->participants);
-    holds_return_all(&client->holds);
+    return_some(client);
     imports_fini(&client->imports);
     REACHED(CLIENT_ENDED);
 }
@@ -86,7 +105,11 @@ void client_close(struct client *client, const char *reason, bool gone) {
     if (!is_using(client) && client->state < CLIENT_ENDED) {
         end(client);
     }
-    if (client->state == CLIENT_ENDED && client->forks.count == 0) {
+    if (gone) {
+        return_all(client);
+    }
+    if (client->state == CLIENT_ENDED && client->forks.count == 0 &&
+        list_is_empty(&client->ended)) {
         client->state = CLIENT_GONE;
         participants_fini(&client->participants);
         holds_fini(&client->holds);
@@ -196,7 +219,34 @@ static void leave(struct client *client) {
     }
 }
 
-uint64_t clients_do_due(struct server *server, uint64_t now_ms) {
+/* The client that ended first and still has something, or NULL. */
+static struct client *first_ended(const struct server *server) {
+    return list_is_empty(&server->ended) ? NULL
+                                         : container_of(server->ended.next, struct client, ended);
+}
+
+bool clients_end(struct server *server) {
+    bool any = first_ended(server) != NULL;
+    struct client *client;
+
+    while ((client = first_ended(server))) {
+        return_all(client);
+        client_close(client, "", false);
+    }
+    return any;
+}
+
+static uint64_t return_due(struct server *server, uint64_t now_ms) {
+    struct client *client = first_ended(server);
+
+    if (client && server->return_ms <= now_ms) {
+        return_some(client);
+        client_close(client, "", false);
+    }
+    return first_ended(server) ? server->return_ms : UINT64_MAX;
+}
+
+static uint64_t resend_due(struct server *server, uint64_t now_ms) {
     if (server->resend_ms && server->resend_ms <= now_ms) {
         server->resend_ms = 0;
         list_for_each (link, &server->clients) {
@@ -208,6 +258,10 @@ uint64_t clients_do_due(struct server *server, uint64_t now_ms) {
         }
     }
     return server->resend_ms ? server->resend_ms : UINT64_MAX;
+}
+
+uint64_t clients_do_due(struct server *server, uint64_t now_ms) {
+    return bytes_least(return_due(server, now_ms), resend_due(server, now_ms));
 }
 
 /* -------------------------------------------------------------------------------------- receive */
@@ -241,11 +295,14 @@ static bool receive_one(struct client *client) {
  * finds out cheaper than an attempt to receive does. After a note there is mostly a call. */
 static void receive(struct client *client) {
     const struct wire_header *last = (const void *)client->server->message;
+    size_t nbytes = 0;
 
-    for (int i = 0; i < MESSAGES_PER_EVENT && client_is_connected(client); i++) {
+    for (int i = 0;
+         i < MESSAGES_PER_EVENT && nbytes < BYTES_PER_EVENT && client_is_connected(client); i++) {
         if (!receive_one(client) || last->request != 0) {
             return;
         }
+        nbytes += last->nbytes;
     }
 }
 
@@ -297,6 +354,7 @@ static void init_books(struct client *client) {
     struct server *server = client->server;
 
     output_init(&client->output, server->options->max_output);
+    list_init(&client->ended);
     list_init(&client->names);
     list_init(&client->parked);
     client->page.closed = on_page_closed;

@@ -2,7 +2,8 @@
  * client.h - one connected process: its socket, its life page, what it holds and waits for
  *
  * A client is connected, or disconnected with its memory still mapped (its life page is open), or
- * ended with children that still use what it held (fork pages are open), or gone. client_close() is
+ * ended, while what it held goes back in steps, or with children that still use it (fork pages are
+ * open), or gone. client_close() is
  * the only way out, for every reason. Owned by the server. What a message means is dispatch's
  * business.
  */
@@ -33,6 +34,7 @@ enum client_state { CLIENT_NEW = WIRE_NEW, CLIENT_READY = WIRE_READY, CLIENT_END
 struct client {
     struct list link;      /* server::clients, by id; once gone server::gone */
     struct list silent;    /* server::silent until it says HELLO */
+    struct list ended;     /* server::ended while what it held goes back */
     struct server *server; /* borrowed: owns us */
     uint64_t id;
     uint64_t opened_ms;
@@ -78,8 +80,12 @@ void client_drop(struct client *client, const char *rule);
 /* Sends, or keeps for later what the socket does not take now (output.h); may close the client. */
 void client_send(struct client *client, const struct frame *frame);
 
-/* Sends again what the kernel had no memory for. Returns when to call it again. */
+/* Sends again what the kernel had no memory for, and takes back some of what the ended held.
+ * Returns when to call it again. */
 uint64_t clients_do_due(struct server *server, uint64_t now_ms);
+
+/* Takes back all that the ended held. Returns whether there was anything. */
+bool clients_end(struct server *server);
 
 /* From now on it is gone only when its process is, all of it, unless it maps no memory of devices
  * any more. 0 or a negative errno. */

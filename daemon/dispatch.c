@@ -42,6 +42,9 @@ static const handler_fn handlers[] = {
 #undef NOTE
 };
 
+/* So that others need not wait long when many wait for the same. */
+enum { CALLS_AT_ONCE = 512 };
+
 /* ------------------------------------------------------------------------------- handlers' ends */
 
 int call_fail(struct call *call, int status, const char *format, ...) {
@@ -211,7 +214,7 @@ static void run_again(struct parked *parked, const struct shortage *shortage) {
 void dispatch_ready(struct server *server) {
     struct list *link;
 
-    while ((link = list_pop(&server->ready))) {
+    for (int left = CALLS_AT_ONCE; left > 0 && (link = list_pop(&server->ready)); left--) {
         struct waiter *waiter = container_of(link, struct waiter, link);
         run_again(container_of(waiter, struct parked, waiter), NULL);
     }

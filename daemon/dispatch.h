@@ -25,7 +25,8 @@ struct parked {
 void dispatch_message(struct client *client, const void *message, size_t nbytes, size_t nfds,
                       int fd);
 
-/* Runs the calls on the server's list `ready` again, and those that get ready by that. */
+/* Runs calls on the server's list `ready` again, the first ones, and those that get ready by that.
+ */
 void dispatch_ready(struct server *server);
 
 /* segments.failed: runs the calls that wait for `segment` again, to answer with this shortage. */

@@ -22,8 +22,8 @@ int grant(struct call *call, struct storage *storage, struct wire_grant *ret_gra
 /* The same for several, all or nothing: the grants are the tail of the reply. */
 int grant_all(struct call *call, struct storage *const *storages, uint32_t count);
 
-/* Takes back what nobody needs any more: tickets whose lease is over, what received messages
- * referred to. Whether there was anything. */
+/* Takes back what nobody needs any more: what the ended had, names and tickets whose time is over,
+ * what received messages referred to. Whether there was anything. */
 bool make_room(struct call *call);
 
 /* The ids in the tail: how many; -1: it is no list of them. */

@@ -39,7 +39,7 @@ _Static_assert((int)SEGMENT_USERS > (int)UIDS_MAX, "one for each, and one for ou
 
 static int check_admission(struct call *call) {
     struct client *client = call->client;
-    const struct server *server = call->server;
+    struct server *server = call->server;
     uint64_t max = server->options->max_clients;
     int place = uids_find(&server->options->allow_uid, client->uid);
     bool is_ours = client->uid == geteuid();
@@ -52,6 +52,9 @@ static int check_admission(struct call *call) {
     }
     if (client->refused) {
         return turn_away(call, STATUS_LIMIT, "%s", client->refused);
+    }
+    if (server->clients_count - server->silent_count >= max) {
+        clients_end(server);
     }
     if (server->clients_count - server->silent_count >= max) {
         log_warn("event=client.refused reason=\"as many clients as --max-clients allows\"");

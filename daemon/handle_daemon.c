@@ -6,15 +6,6 @@
 
 #include "call.h"
 
-static uint64_t count_holds(const struct server *server) {
-    uint64_t count = 0;
-
-    list_for_each (link, &server->clients) {
-        count += holds_count(&container_of(link, struct client, link)->holds);
-    }
-    return count;
-}
-
 int handle_stats(struct call *call, const struct wire_stats *request,
                  struct wire_stats_reply *reply) {
     const struct server *server = call->server;
@@ -26,7 +17,7 @@ int handle_stats(struct call *call, const struct wire_stats *request,
                                   .uptime_ms = server_now(server) - server->started_ms,
                                   .backing = (uint64_t)server->segments.store->backing,
                                   .clients = server->connected,
-                                  .holds = count_holds(server),
+                                  .holds = server->storages.holds,
                                   .storages = server->storages.by_id.count,
                                   .bytes = server->storages.on[0].bytes,
                                   .names = server->catalog.count,

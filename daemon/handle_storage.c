@@ -45,9 +45,13 @@ int grant_all(struct call *call, struct storage *const *storages, uint32_t count
 }
 
 bool make_room(struct call *call) {
-    uint64_t tickets = tickets_expire(&call->server->tickets);
+    struct server *server = call->server;
+    bool any = clients_end(server);
 
-    return channels_sweep(&call->server->channels) + tickets > 0;
+    any |= catalog_expire_all(&server->catalog, server_now(server));
+    any |= tickets_expire(&server->tickets) > 0;
+    any |= channels_sweep(&server->channels) > 0;
+    return any;
 }
 
 static int take(struct call *call, struct segments *segments, uint64_t nbytes,

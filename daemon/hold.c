@@ -6,9 +6,14 @@
 
 #include "step.h"
 
+/* So that others need not wait long while a client with many ends. */
+enum { HOLDS_AT_ONCE = 1024 };
+
 void holds_init(struct holds *holds) {
     table_init(&holds->by_storage);
     holds->bytes = holds->device_bytes = 0;
+    holds->cursor = 0;
+    holds->has_moved = false;
 }
 
 void holds_fini(struct holds *holds) {
@@ -33,6 +38,7 @@ static struct hold *hold_begin(struct holds *holds, struct storage *storage) {
     list_init(&hold->tickets);
     storage_ref(holds->storages, storage);
     storage->holders++;
+    holds->storages->holds++;
     *bytes_on(holds, storage) += storage->nbytes;
     return hold;
 }
@@ -70,6 +76,7 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
     table_remove(&holds->by_storage, storage->id);
     *bytes_on(holds, storage) -= storage->nbytes;
     storage->holders--;
+    holds->storages->holds--;
     storage_unref(holds->storages, storage);
     free(hold);
     REACHED(HOLD_FREED);
@@ -100,22 +107,24 @@ int hold_return(struct holds *holds, uint64_t id, uint64_t grants) {
     return 0;
 }
 
-void holds_return_all(struct holds *holds) {
-    size_t cursor = 0;
+bool holds_return_some(struct holds *holds) {
     uint64_t id;
     void *value;
-    struct heap freed = {0};
-    struct heap_node *node;
 
-    /* The table must not change while it is looked through. */
-    while (table_next(&holds->by_storage, &cursor, &id, &value)) {
+    for (int left = HOLDS_AT_ONCE; left > 0; left--) {
+        if (!table_next(&holds->by_storage, &holds->cursor, &id, &value)) {
+            bool again = holds->has_moved;
+            holds->cursor = 0;
+            holds->has_moved = false;
+            return again;
+        }
         struct hold *hold = value;
         hold->storage->is_spoilt |= hold->grants > 0 && hold->storage->device;
         if (hold->grants && !hold_park(holds, hold)) {
-            heap_push(&freed, &hold->parked);
+            hold_freed(holds, &hold->parked);
+            holds->cursor--; /* what came after it may be there now, or somewhere before */
+            holds->has_moved = true;
         }
     }
-    while ((node = heap_pop(&freed))) {
-        hold_freed(holds, node);
-    }
+    return true;
 }

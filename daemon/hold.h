@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +40,8 @@ struct holds {
     struct table by_storage; /* of struct hold; owned */
     uint64_t bytes;          /* of the storages held, parked ones included: on the CPU, */
     uint64_t device_bytes;   /* and on devices */
+    size_t cursor;           /* holds_return_some(): where it is, */
+    bool has_moved;          /* and whether some may be where it has been */
 };
 
 /* `storages`, `tickets` and `forks` are filled in by the caller. fini asserts that nothing is held.
@@ -52,8 +55,9 @@ int hold_grant(struct holds *holds, struct storage *storage);
 /* Takes `grants` back. 0, or -EPROTO: there are not as many; then nothing is changed. */
 int hold_return(struct holds *holds, uint64_t storage, uint64_t grants);
 
-/* Takes all grants back: the client's process is gone. */
-void holds_return_all(struct holds *holds);
+/* Takes grants back, all of some holds: the client's process is gone. Returns whether it is to be
+ * called again; nothing may be granted until then. */
+bool holds_return_some(struct holds *holds);
 
 /* Ends the hold that `node`, its `parked`, belongs to: no fork page needs it any more. */
 void hold_freed(struct holds *holds, struct heap_node *node);

@@ -164,6 +164,9 @@ void server_settle(struct server *server) {
     dispatch_ready(server);
     if (!server->stopping) {
         uint64_t due_ms = do_due(server);
+        if (!list_is_empty(&server->ready)) {
+            due_ms = server_now(server) + 1;
+        }
         if (server->stop_reason) {
             stop(server);
         } else {
@@ -292,6 +295,7 @@ int server_init(struct server *server, const struct options *options,
     server->options = options;
     list_init(&server->clients);
     list_init(&server->silent);
+    list_init(&server->ended);
     list_init(&server->gone);
     list_init(&server->ready);
     if (getrandom(&server->boot_id, sizeof server->boot_id, 0) != sizeof server->boot_id) {

@@ -12,7 +12,7 @@ void storages_init(struct storages *storages) {
 }
 
 void storages_fini(struct storages *storages) {
-    assert(storages->by_id.count == 0 && storages->attachments == 0);
+    assert(storages->by_id.count == 0 && storages->attachments == 0 && storages->holds == 0);
     for (int device = 0; device <= WIRE_DEVICES_MAX; device++) {
         const struct stored *stored = &storages->on[device];
         assert(stored->count == 0 && stored->bytes == 0 && stored->sent_bytes == 0);

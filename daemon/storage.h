@@ -49,6 +49,7 @@ struct stored {
 struct storages {
     struct table by_id; /* borrowed values: whoever has a reference owns them together */
     uint64_t max, attachments;
+    uint64_t holds; /* of all clients */
     struct stored on[1 + WIRE_DEVICES_MAX];
     bool is_loose; /* somebody has let go of one with standing references */
     uint64_t next_id;

@@ -324,7 +324,7 @@ def test_the_daemon_does_not_end_for_want_of_work_before_the_lease(tmp_path):
 
 
 def test_the_daemon_ends_for_want_of_work_after_the_lease(tmp_path):
-    with d.Daemon(tmp_path, "--idle-exit", "0.05", "--ticket-lease", "0.05") as running:
+    with d.Daemon(tmp_path, "--idle-exit", "1", "--ticket-lease", "0.05") as running:
         with running.connect() as sender:
             sender.ticket(sender.alloc(100)["storage"])
         assert running.process.wait(d.DEADLINE) == 0

@@ -44,6 +44,16 @@ def test_all_who_wait_for_a_name_are_woken(daemon, client):
         client.delete("start")
 
 
+def test_more_than_are_woken_at_once_are_all_woken(daemon, client):
+    with daemon.connect() as waiter:
+        for _ in range(1000):
+            waiter.send("GET", b"start", flags=WAIT)
+        daemon.settle(waiting=1000)
+        version = client.put("start", b"go")["version"]
+        assert {waiter.receive()["version"] for _ in range(1000)} == {version}
+    client.delete("start")
+
+
 def test_waiting_for_something_newer_ends_with_the_next_version(daemon, client):
     first = client.put("name", b"old")["version"]
     with daemon.connect() as waiter:

@@ -201,6 +201,53 @@ TEST(names_that_end_in_the_same_millisecond_all_end) {
     teardown(&f);
 }
 
+enum { MANY = 3000 };
+
+/* Puts many names, made so by `put`. */
+static void given_many(struct fixture *f, struct put like) {
+    char text[16];
+
+    f->catalog.max = MANY;
+    for (int i = 0; i < MANY; i++) {
+        snprintf(text, sizeof text, "n%d", i);
+        like.name = text;
+        like.name_nbytes = strlen(text);
+        put(f, like);
+    }
+}
+
+TEST(many_that_expire_together_end_in_steps) {
+    struct fixture f;
+    setup(&f);
+    struct put brief = put_of(&f, "");
+    brief.ttl_ms = 5;
+    given_many(&f, brief);
+
+    EXPECT_EQ(7, catalog_expire(&f.catalog, 6));
+    EXPECT_TRUE(f.catalog.count > 0 && f.catalog.count < MANY);
+    EXPECT_TRUE(catalog_expire_all(&f.catalog, 6));
+    EXPECT_EQ(0, f.catalog.count);
+    EXPECT_TRUE(!catalog_expire_all(&f.catalog, 7));
+    teardown(&f);
+}
+
+TEST(many_names_of_one_owner_go_in_steps) {
+    struct fixture f;
+    struct list owner;
+    setup(&f);
+    list_init(&owner);
+    struct put owned = put_of(&f, "");
+    owned.owner = &owner;
+    given_many(&f, owned);
+
+    EXPECT_TRUE(catalog_drop(&f.catalog, &owner));
+    EXPECT_TRUE(f.catalog.count > 0 && f.catalog.count < MANY);
+    while (catalog_drop(&f.catalog, &owner)) {
+    }
+    EXPECT_EQ(0, f.catalog.count);
+    teardown(&f);
+}
+
 TEST(putting_again_ends_the_old_lease) {
     struct fixture f;
     struct list owner;

@@ -38,8 +38,10 @@ static void setup(struct fixture *f) {
 
 /* Everybody ends; asserts that nothing is left. */
 static void teardown(struct fixture *f) {
-    holds_return_all(&f->alice);
-    holds_return_all(&f->bob);
+    while (holds_return_some(&f->alice)) {
+    }
+    while (holds_return_some(&f->bob)) {
+    }
     holds_fini(&f->alice);
     holds_fini(&f->bob);
     tickets_fini(&f->tickets);
@@ -160,7 +162,8 @@ TEST(the_end_of_its_process_ends_a_senders_holds_too) {
     given_ticket(&f, &f.alice, given_storage(&f));
     given_ticket(&f, &f.alice, given_storage(&f));
 
-    holds_return_all(&f.alice);
+    while (holds_return_some(&f.alice)) {
+    }
     EXPECT_EQ(LEASE_MS + 5, tickets_due(&f.tickets));
     EXPECT_EQ(2, f.storages.by_id.count);
     EXPECT_EQ(2, expire_at(&f, LEASE_MS + 5));
