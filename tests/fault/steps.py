@@ -126,6 +126,7 @@ class Witness(Process):
     def __init__(self, socket, seed: int, **environment: str):
         self.is_impatient = "TENSORCX_TIMEOUT" in environment
         command = [BUILT / "fault" / "witness", socket, str(seed)]
+        environment = {"TENSORCX_AUTOSTART": "0", "TENSORCXD": PROGRAM} | environment
         super().__init__(command, bare_environment(**environment))
 
     def do(self, word: str) -> tuple[int, str]:

@@ -137,10 +137,15 @@ static int work(void) {
     return work_with(LARGE);
 }
 
+static int stop(void) {
+    return tcx_stop(client);
+}
+
 static const struct word {
     const char *name;
     int (*act)(void);
-} words[] = {{"hold", hold}, {"check", check}, {"look", look}, {"work", work}, {"leave", leave}};
+} words[] = {{"hold", hold}, {"check", check}, {"look", look},
+             {"work", work}, {"leave", leave}, {"stop", stop}};
 
 static int obey(const char *line) {
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -153,7 +158,7 @@ static int obey(const char *line) {
 }
 
 int main(int argc, char **argv) {
-    tcx_client_options_t options = {.no_autostart = 1};
+    tcx_client_options_t options = {0};
     char line[64];
 
     if (argc != 3) {
