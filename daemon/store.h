@@ -48,7 +48,7 @@ enum { STORE_DRIVER = 1 << 16, STORE_TEXT_SIZE = 160 };
 /* The words for a positive error of a store. */
 const char *store_text(int error, char text[STORE_TEXT_SIZE]);
 
-extern const struct store store_posix; /* shm_open(), unlinked at once */
+extern const struct store store_posix; /* files in /dev/shm that have no name */
 extern const struct store store_memfd; /* memfd, sealed against any change of size */
 extern const struct store store_huge;  /* the same, of huge pages where the kernel has some */
 

@@ -3,10 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -43,24 +41,16 @@ static int create_sized(struct backing *backing, int fd, uint64_t nbytes) {
     return 0;
 }
 
-static int create_posix(struct backing *backing, uint64_t nbytes) {
-    char name[64];
-    uint64_t random;
+/* A file there that never has a name: whenever we die, nothing of it stays. */
+static int open_nameless(void) {
+    return open("/dev/shm", O_RDWR | O_TMPFILE | O_EXCL | O_CLOEXEC, 0600);
+}
 
-    for (;;) {
-        if (getrandom(&random, sizeof random, 0) != sizeof random) {
-            return -errno;
-        }
-        snprintf(name, sizeof name, "/tensorcx-%" PRIx64, random);
-        int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        if (fd >= 0) {
-            shm_unlink(name);
-            return create_sized(backing, fd, nbytes);
-        }
-        if (errno != EEXIST) {
-            return -errno;
-        }
-    }
+static int create_posix(struct backing *backing, uint64_t nbytes) {
+    int fd = open_nameless();
+
+    REACHED(FILE_MADE);
+    return fd < 0 ? -errno : create_sized(backing, fd, nbytes);
 }
 
 static int create_memfd(struct backing *backing, uint64_t nbytes) {
@@ -186,13 +176,17 @@ const struct store store_huge = {.name = "memfd",
                                  .write = write_all,
                                  .trim = trim};
 
+/* 0 also where it is a file system that cannot do what we need. */
 static uint64_t room_in_dev_shm(void) {
     struct statvfs mount;
+    int fd = open_nameless();
 
-    if (statvfs("/dev/shm", &mount) != 0 || (mount.f_flag & ST_RDONLY)) {
+    if (fd < 0) {
         return 0;
     }
-    return (uint64_t)mount.f_bavail * mount.f_frsize;
+    int r = fstatvfs(fd, &mount);
+    close(fd);
+    return r == 0 ? (uint64_t)mount.f_bavail * mount.f_frsize : 0;
 }
 
 const struct store *store_choose(const char *backing, uint64_t *capacity) {

@@ -13,7 +13,7 @@ import signal
 from pathlib import Path
 
 from accidents import OPTIONS, Client
-from daemon import ROOT, Daemon, bare_environment, settle
+from daemon import ROOT, Daemon, bare_environment, settle, shm_files
 from helpers import Process
 from wire_table import Status
 
@@ -160,6 +160,7 @@ class Stage:
 
     def __init__(self, folder: str, *options: str):
         self.folder = folder
+        self.files = shm_files()
         self.plan = Plan(folder, "daemon")
         self.options = options
         self.start()
@@ -242,6 +243,7 @@ class Stage:
                 other.delete(name)
         self.daemon.settle_footprint(self.empty)
         self.daemon.stop()
+        settle(lambda: shm_files() <= self.files, "the end of what has a name in /dev/shm")
 
 
 def words(operation: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ PACKAGES = Path(os.environ.get("TENSORCX_PACKAGES", ROOT / "build" / "python"))
 PROGRAM = os.environ.get("TENSORCXD", str(PACKAGES / "tensorcx" / "lib" / "tensorcxd"))
 
 
-OURS = re.compile(r"/dev/shm/tensorcx|/memfd:")  # how the kernel shows segments and life pages
+OURS = re.compile(r"/dev/shm/#|/memfd:")  # how the kernel shows segments and life pages
 
 
 def settle(condition, what="the condition", deadline=DEADLINE):
