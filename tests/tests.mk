@@ -152,7 +152,13 @@ python-tests: all fakecuda
 
 ## fault-tests: whatever can go wrong, goes wrong; and whether bench and check-gpu run
 fault-tests: all fakecuda steps
-	$(PYTEST) -m 'not slow' tests/fault tests/bench tests/checkgpu
+	$(PYTEST) -m 'not slow' tests/fault tests/soak tests/bench tests/checkgpu
+
+## soak: half an hour of 64 clients that do everything, come, go and die, beside a model (SECONDS=, SOAK_SEED=)
+SECONDS ?= 1800
+.PHONY: soak
+soak: all fakecuda
+	PYTHONPATH=$(BUILD)/python $(VPY) tests/soak/soak.py --seconds $(SECONDS) $(if $(SOAK_SEED),--seed $(SOAK_SEED))
 
 ## wire-tests: the protocol, message by message
 wire-tests: all fakecuda
