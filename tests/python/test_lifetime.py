@@ -19,7 +19,7 @@ MiB = 1 << 20
 def plain(text: str) -> list[str]:
     """Lines without what differs from run to run: pids, ages, versions, column widths, warmth."""
     text = re.sub(r"^ *\d+  (\S+)", r"PID \1", text, flags=re.MULTILINE)
-    text = re.sub(r"\d+  \d+ s", "N", text)
+    text = re.sub(r"\d+ +\d+ s", "N", text)
     text = re.sub(r"\d+ MiB warm", "N warm", text)
     return [" ".join(line.split()) for line in text.splitlines()]
 

@@ -92,7 +92,6 @@ TEST(memory_keeps_its_address_after_a_client_connects_anew) {
 }
 
 TEST(what_the_daemon_destroys_is_unmapped_here) {
-    int64_t deadline = clock_after(20 * NS_PER_S);
     tcx_stats_t stats;
     tcx_tensor_t *tensor;
 
@@ -105,6 +104,7 @@ TEST(what_the_daemon_destroys_is_unmapped_here) {
         EXPECT_TRUE(mappings_count() > before);
         tcx_tensor_unref(tensor);
     }
+    int64_t deadline = clock_after(20 * NS_PER_S);
     do {
         EXPECT_OK(tcx_stats(client, &stats)); /* brings the news, and then the answer */
     } while (mappings_count() > before && clock_now() < deadline);
