@@ -20,11 +20,9 @@ enum { NAMED_MAX = 4 }; /* in a text */
  */
 static void look(const struct seat *seat, int is_locked, struct ring_holder *holders, size_t max,
                  struct ring_report *ret_report) {
-    struct ring view = seat->ring;
+    int takes_lock = !is_locked && !seat->session->is_parents;
+    struct ring view = ring_view(&seat->ring, takes_lock ? seat->ring.client : 0);
 
-    if (is_locked || seat->session->is_parents) {
-        view.client = 0;
-    }
     ring_report(&view, holders, max, ret_report);
 }
 

@@ -85,6 +85,20 @@ const char *ring_open(void *memory, size_t nbytes, const struct ring_shape *shap
     return NULL;
 }
 
+struct ring ring_view(const struct ring *ring, uint32_t client) {
+    return (struct ring){
+        .control = ring->control,
+        .members = ring->members,
+        .entries = ring->entries,
+        .descs = ring->descs,
+        .shape = ring->shape,
+        .slot_mask = ring->slot_mask,
+        .words = ring->words,
+        .client = client,
+        .member = ring->member,
+    };
+}
+
 void *ring_desc(const struct ring *ring, uint32_t buffer) {
     return ring->descs + (size_t)buffer * RING_DESC_NBYTES;
 }

@@ -90,6 +90,9 @@ void ring_init(void *memory, const struct ring_shape *shape);
 const char *ring_open(void *memory, size_t nbytes, const struct ring_shape *shape, uint32_t client,
                       uint32_t member, struct ring *ret_ring);
 
+/* Another view of the same block, in which `client` takes the locks; others may use `ring` now. */
+struct ring ring_view(const struct ring *ring, uint32_t client);
+
 /* The RING_DESC_NBYTES bytes that go with a buffer: written by who loans it, read by who received
  * it (copied first: others can change them). */
 void *ring_desc(const struct ring *ring, uint32_t buffer);

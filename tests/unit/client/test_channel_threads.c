@@ -64,12 +64,16 @@ static void join(pthread_t *threads) {
 TEST(threads_share_one_handle_to_send_and_to_receive) {
     pthread_t senders[THREADS];
     pthread_t receivers[THREADS];
+    tcx_channel_info_t info;
 
     given_daemon();
     the_channel = open_channel(client, "q", 0, 0);
     send_number(the_channel, 0);
     start(receivers, receive_all);
     start(senders, send_all);
+    for (int i = 0; i < MESSAGES; i++) { /* one more looks */
+        tcx_channel_info(the_channel, &info);
+    }
     join(senders);
     EXPECT_OK(tcx_channel_shutdown(the_channel));
     join(receivers);
