@@ -42,7 +42,7 @@ CORE     := $(call objects,python/core)
 PACKAGE  := $(BUILD)/python/tensorcx
 SOURCES  := $(wildcard proto/*/*.[ch] daemon/*.[ch] client/*.[ch] client/include/*.h \
             python/core/*.[ch] examples/*.c tests/unit/*.[ch] tests/unit/*/*.[ch] tests/fuzz/*.[ch] tests/fault/*.[ch] \
-            tests/fakecuda/*.[ch] tests/bench/*.c)
+            tests/fakecuda/*.[ch] tests/bench/*.c tests/sanitize/*.c)
 
 $(BUILD)/obj/client/%.o:      INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Iclient/include -isystem $(DLPACK_INCLUDE)
 $(BUILD)/obj/client/%.o:      ALL_CFLAGS += -fPIC -DTENSORCX_PREFIX='"$(PREFIX)"'

@@ -1,6 +1,8 @@
 # How everything is checked; included by the Makefile.
 
-PYTEST := PYTHONPATH=$(BUILD)/python $(VPY) -m pytest -q -p no:cacheprovider
+# The tests of what is in BUILD; with SANITIZE= on a Python of its own (tests/sanitize).
+PACKAGES = TENSORCX_PACKAGES=$(CURDIR)/$(BUILD)/python PYTHONPATH=$(CURDIR)/$(BUILD)/python
+PYTEST = $(PACKAGES) $(if $(SANITIZE),$(SANE_OPTIONS) $(SANE),$(VPY)) -m pytest -q -p no:cacheprovider
 
 ## check: lint, C tests under sanitizers, Python tests, packaging; under 15 minutes
 check: $(VENV)/.ready # with -j a line's targets run at once; what looks at the machine's /dev/shm runs alone
@@ -136,6 +138,7 @@ $(BUILD)/fault/%: $(BUILD)/lib/libtensorcx.so
 	$(Q)$(CC) $(LINK) -o $@ $(filter %.o,$^) -Wl,-rpath,'$$ORIGIN/../lib' -L$(BUILD)/lib -ltensorcx -lpthread
 
 include tests/fuzz/fuzz.mk
+include tests/sanitize/sanitize.mk
 
 ## model: the ring's protocol, exhaustively within bounds (some minutes)
 ## model-full: the same, larger (an hour, 8 GB); model-mutations: that broken variants are caught

@@ -8,12 +8,11 @@ import ctypes
 import errno
 import mmap
 import operator
-import os
 import signal
 import subprocess
 from pathlib import Path
 
-from daemon import PACKAGES, Daemon, bare_environment, descriptors, shared_maps
+from daemon import COMPILER, PACKAGES, Daemon, bare_environment, descriptors, shared_maps
 from helpers import Process
 
 KILL, MEMORY, MAPPING, DESCRIPTOR, MESSAGE, SYSTEM = (1 << bit for bit in range(6))
@@ -167,7 +166,7 @@ def compile_all(folder: Path):
     here = Path(__file__).parent
     package = PACKAGES / "tensorcx"
     compiler = [
-        os.environ.get("CC", "cc"),
+        *COMPILER,
         "-std=gnu11",
         "-D_GNU_SOURCE",
         "-Wall",

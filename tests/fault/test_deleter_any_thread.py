@@ -1,10 +1,10 @@
 """Our deleter may be called by any thread, by many at once, and after the interpreter is gone."""
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from daemon import COMPILER
 from helpers import SUPPORT, Program
 
 PRELUDE = f"""
@@ -36,9 +36,8 @@ def private(n=1000): return cx.from_dlpack(np.ones(n, np.float32))
 def library(tmp_path_factory):
     built = tmp_path_factory.mktemp("deleter") / "deleter.so"
     source = Path(__file__).with_name("deleter.c")
-    compiler = os.environ.get("CC", "cc")
     subprocess.run(
-        [compiler, "-Wall", "-O1", "-g", "-shared", "-fPIC", "-pthread", "-o", built, source],
+        [*COMPILER, "-Wall", "-O1", "-g", "-shared", "-fPIC", "-pthread", "-o", built, source],
         check=True,
     )
     return str(built)

@@ -338,6 +338,7 @@ def test_a_daemon_with_few_descriptors_is_a_problem(folder):
     problem(found, "its files", "of 48", "hard limit")
 
 
+@pytest.mark.bare
 def test_limited_address_space_is_noted():
     found, _ = examine("doctor", preexec_fn=limit(resource.RLIMIT_AS, 16 << 30))
     assert found["address"]["state"] == "note"

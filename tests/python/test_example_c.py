@@ -15,7 +15,7 @@ def build(program):
     warnings = ["-Wall", "-Wextra", "-Werror"]
     library = [f"-L{PACKAGE}/lib", "-l:libtensorcx.so.0", f"-Wl,-rpath,{PACKAGE}/lib"]
     source = [f"-I{PACKAGE}/include", EXAMPLES / f"{program.name}.c"]
-    subprocess.run(["cc", *warnings, *source, *library, "-o", program], check=True)
+    subprocess.run([*d.COMPILER, *warnings, *source, *library, "-o", program], check=True)
 
 
 def test_a_c_program_and_python_share_one_tensor(tmp_path):

@@ -438,6 +438,7 @@ print(cx.get("model")["a"][-1].item())
 """
 
 
+@pytest.mark.bare
 def test_neither_way_needs_private_memory_of_the_file_s_size(tmp_path, path):
     """The kernel refuses more than 4 MiB of private memory for a file of 64 MiB."""
     save_file({"a": np.arange(8 << 20, dtype="int64")}, path)

@@ -18,7 +18,7 @@ DEADLINE = wire.DEADLINE
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = Path(os.environ.get("TENSORCX_PACKAGES", ROOT / "build" / "python"))
 PROGRAM = os.environ.get("TENSORCXD", str(PACKAGES / "tensorcx" / "lib" / "tensorcxd"))
-
+COMPILER = os.environ.get("CC", "cc").split()  # with options that what was built needs
 
 OURS = re.compile(r"/dev/shm/#|/memfd:")  # how the kernel shows segments and life pages
 

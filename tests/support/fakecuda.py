@@ -20,7 +20,7 @@ import cuda_driver
 import daemon as d
 import pytest
 
-FOLDER = d.ROOT / "build" / "fakecuda"
+FOLDER = d.PACKAGES.parent / "fakecuda"
 LIBRARY = FOLDER / "libcuda.so.1"
 UUIDS = [f"face{'0' * 26}{i:02}" for i in range(8)]  # of the devices, unless a test names others
 FRESH, POISON = 0xA5, 0xDD
