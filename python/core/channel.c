@@ -184,17 +184,12 @@ static int add_channel(void *list, const tcx_channel_entry_t *entry) {
     return core_list_add(list, entry_to_python(entry));
 }
 
+static int ask_channels(tcx_client_t *client, void *list) {
+    return tcx_channels(client, add_channel, list);
+}
+
 PyObject *channel_list(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    PyObject *list;
-    tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
-        return NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_channels(client, add_channel, list);
-    CORE_END_ASKING
-    return core_list_or_raise(core_state(type), status, list);
+    return client_collect(self, type, args, nargs, kwnames, ask_channels);
 }
 
 static PyObject *get_name(PyObject *self, void *closure) {

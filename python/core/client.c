@@ -75,16 +75,33 @@ static PyObject *client_closed(PyObject *self, void *closure) {
     return PyBool_FromLong(((struct client_object *)self)->is_closed);
 }
 
-static PyObject *client_connect(CORE_METHOD_ARGUMENTS) {
+PyObject *client_do(CORE_METHOD_ARGUMENTS, int (*ask)(tcx_client_t *client)) {
     (void)args;
     tcx_client_t *client = client_usable(self);
     if (!client || !core_args(0, nargs, kwnames))
         return NULL;
     int status;
     CORE_BEGIN_ASKING
-    status = tcx_client_connect(client);
+    status = ask(client);
     CORE_END_ASKING
     return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
+}
+
+PyObject *client_collect(CORE_METHOD_ARGUMENTS, int (*ask)(tcx_client_t *client, void *list)) {
+    (void)args;
+    PyObject *list;
+    tcx_client_t *client = client_usable(self);
+    if (!client || !core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
+        return NULL;
+    int status;
+    CORE_BEGIN_ASKING
+    status = ask(client, list);
+    CORE_END_ASKING
+    return core_list_or_raise(core_state(type), status, list);
+}
+
+static PyObject *client_connect(CORE_METHOD_ARGUMENTS) {
+    return client_do(self, type, args, nargs, kwnames, tcx_client_connect);
 }
 
 /* --------------------------------------------------------------------------------- arguments */

@@ -218,6 +218,11 @@ extern PyType_Spec client_spec;
 /* The library's client, borrowed; NULL and ValueError when the Client is closed. */
 tcx_client_t *client_usable(PyObject *self);
 
+/* Of methods without arguments: None, when the daemon was asked; or the list that `ask` has the
+ * library's callbacks fill. */
+PyObject *client_do(CORE_METHOD_ARGUMENTS, int (*ask)(tcx_client_t *client));
+PyObject *client_collect(CORE_METHOD_ARGUMENTS, int (*ask)(tcx_client_t *client, void *list));
+
 /* Client.socket: the path, a str. */
 PyObject *client_socket(PyObject *self, void *closure);
 

@@ -2,15 +2,7 @@
 #include "core.h"
 
 PyObject *daemon_stop(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(0, nargs, kwnames))
-        return NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_stop(client);
-    CORE_END_ASKING
-    return status ? core_raise(core_state(type), status) : Py_NewRef(Py_None);
+    return client_do(self, type, args, nargs, kwnames, tcx_stop);
 }
 
 PyObject *daemon_stats(CORE_METHOD_ARGUMENTS) {
@@ -55,15 +47,10 @@ static int add_peer(void *list, const tcx_peer_t *peer) {
     return core_list_add(list, peer_to_python(peer));
 }
 
+static int ask_peers(tcx_client_t *client, void *list) {
+    return tcx_clients(client, add_peer, list);
+}
+
 PyObject *daemon_clients(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    PyObject *list;
-    tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
-        return NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_clients(client, add_peer, list);
-    CORE_END_ASKING
-    return core_list_or_raise(core_state(type), status, list);
+    return client_collect(self, type, args, nargs, kwnames, ask_peers);
 }

@@ -113,15 +113,10 @@ static int add_device(void *list, const tcx_device_entry_t *entry) {
     return core_list_add(list, entry_to_python(entry));
 }
 
+static int ask_devices(tcx_client_t *client, void *list) {
+    return tcx_devices(client, add_device, list);
+}
+
 PyObject *device_list(CORE_METHOD_ARGUMENTS) {
-    (void)args;
-    PyObject *list;
-    tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(0, nargs, kwnames) || !(list = PyList_New(0)))
-        return NULL;
-    int status;
-    CORE_BEGIN_ASKING
-    status = tcx_devices(client, add_device, list);
-    CORE_END_ASKING
-    return core_list_or_raise(core_state(type), status, list);
+    return client_collect(self, type, args, nargs, kwnames, ask_devices);
 }
