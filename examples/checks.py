@@ -1,7 +1,9 @@
-"""What the examples of queues and topics say at their end."""
+"""What the examples measure, and what they say at their end."""
 
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import tensorcx as cx
 
@@ -17,6 +19,25 @@ def wait_until(holds: Callable[[], bool]) -> bool:
 def is_freed(held: int) -> bool:
     """Whether the daemon comes to hold no more than that; of ends it hears a moment later."""
     return wait_until(lambda: cx.stats()["bytes"] <= held)
+
+
+def stats_at_rest() -> dict[str, Any]:
+    """What the daemon has when it is done making its reserve: that is not this program's."""
+    before = cx.stats()
+    while True:
+        time.sleep(0.3)
+        now = cx.stats()
+        if now["committed_bytes"] == before["committed_bytes"]:
+            return now
+        before = now
+
+
+def memory(pid: int) -> int:
+    """Bytes a process uses; a page that n processes share counts as 1/n in each of them (Pss)."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no Pss in /proc/{pid}/smaps_rollup")
 
 
 def verdict(checks: dict[str, bool]) -> int:

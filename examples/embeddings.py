@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # one thread per worker; NumPy looks when it is imported
 
 import minilm
 import numpy as np
+from checks import memory, stats_at_rest, verdict
 from workers import Pool, Vectors
 
 import tensorcx as cx
@@ -90,14 +90,6 @@ def serve(pool: Pool) -> Run:
     return Run(answers, seconds, sum(map(memory, processes)), pool.replacements[0].load_seconds)
 
 
-def memory(pid: int) -> int:
-    """Bytes a process uses; a page that n processes share counts as 1/n in each of them (Pss)."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no Pss in /proc/{pid}/smaps_rollup")
-
-
 # --- what the daemon holds, and when it let go ----------------------------------------------------
 
 
@@ -105,8 +97,8 @@ class Ledger:
     """Prints what the daemon holds for this program, and when."""
 
     def __init__(self) -> None:
+        self.others = stats_at_rest()  # its reserve, and what other programs of this user have
         self.clock = time.perf_counter()
-        self.others = cx.stats()  # another program of this user may have something there
 
     def used(self) -> int:
         """Bytes that a name or a process still needs."""
@@ -114,7 +106,7 @@ class Ledger:
 
     def warm(self) -> int:
         """Bytes that are free, but not yet given back to the system."""
-        return int(cx.stats()["warm_bytes"])
+        return int(cx.stats()["warm_bytes"] - self.others["warm_bytes"])
 
     def committed(self) -> int:
         """Bytes taken from the system and in use."""
@@ -229,9 +221,7 @@ def main() -> int:
         "every sentence is closest to the other of its pair": are_closest,
         "all memory is free again": is_freed,
     }
-    for what, holds in checks.items():
-        print(f"{'yes' if holds else 'NO '} {what}")
-    return 0 if all(checks.values()) else 1
+    return verdict(checks)
 
 
 if __name__ == "__main__":

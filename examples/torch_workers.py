@@ -18,13 +18,13 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import minilm
 import numpy as np
 import torch
 import torch.nn.functional as F
+from checks import is_freed, memory, stats_at_rest, verdict, wait_until
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -180,19 +180,11 @@ def run(
     """Everybody's answer, seconds until a worker had its weights (median), bytes of memory."""
     seconds = [worker.ask(("load", model_of, name)) for worker in workers]  # one after the other
     answers = [worker.ask(("answer", SENTENCES)) for worker in workers]
-    processes = [worker.process.pid for worker in workers]
-    used = sum(memory(pid) for pid in (*processes, os.getpid(), cx.stats()["pid"]))
+    processes = [worker.process.pid or 0 for worker in workers]
+    used = sum(map(memory, (*processes, os.getpid(), cx.stats()["pid"])))
     for worker in workers:
         worker.ask("forget")
     return answers, statistics.median(seconds), used
-
-
-def memory(pid: int | None) -> int:
-    """Bytes a process uses; a page that n processes share counts as 1/n in each of them (Pss)."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no Pss in /proc/{pid}/smaps_rollup")
 
 
 # --- what is printed ------------------------------------------------------------------------------
@@ -208,16 +200,8 @@ def are_close(answers: list[Any], expected: Any) -> bool:
     return all(np.abs(answer - expected).max() < 1e-5 for answer in answers)
 
 
-def is_back(key: str, before: int) -> bool:
-    """Whether a figure of the daemon gets back to what it was; waits for it, at most 20 s."""
-    deadline = time.perf_counter() + 20
-    while cx.stats()[key] > before and time.perf_counter() < deadline:
-        time.sleep(0.01)
-    return bool(cx.stats()[key] <= before)
-
-
 def main() -> int:
-    before = cx.stats()["bytes"]
+    before = stats_at_rest()
     name = f"examples/torch-{os.getpid()}"
     bundle = bridge.put_state_dict(name, load_file(FILE), skip=UNUSED, ephemeral=True)
     print(f"put {len(bundle)} tensors, {bundle.nbytes / 1e6:.1f} MB, as {name}")
@@ -226,8 +210,8 @@ def main() -> int:
     try:
         shared, shared_seconds, shared_memory = run(workers, shared_model, name)
         cx.delete(name)
-        is_freed = is_back("bytes", before)
-        is_back("warm_bytes", 0)  # ready for the next put; would count below
+        all_is_free = is_freed(before["bytes"])
+        wait_until(lambda: cx.stats()["warm_bytes"] <= before["warm_bytes"])  # else it counts below
         private, private_seconds, private_memory = run(workers, private_model, name)
     finally:
         for worker in workers:
@@ -246,11 +230,9 @@ def main() -> int:
         "all workers on shared weights answer as the NumPy model": are_close(shared, expected),
         "all workers on private weights do": are_close(private, expected),
         "the workers took at least two copies less": private_memory - shared_memory > 180e6,
-        "all memory is free again": is_freed,
+        "all memory is free again": all_is_free,
     }
-    for what, holds in checks.items():
-        print(f"{'yes' if holds else 'NO '} {what}")
-    return 0 if all(checks.values()) else 1
+    return verdict(checks)
 
 
 if __name__ == "__main__":

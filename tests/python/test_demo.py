@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import random
 import re
 import subprocess
 import sys
 
+import daemon as d
 import numpy as np
 import pytest
 from example import EXAMPLES, run_example
@@ -244,13 +246,17 @@ def test_a_worker_that_cannot_start_is_an_error(capfd):
     assert "no such name" in capfd.readouterr().err
 
 
-def test_the_demo_keeps_its_promises():
-    output = run_example("embeddings.py")
+def test_the_demo_keeps_its_promises(tmp_path):
+    with d.Daemon(tmp_path, "--reserve=80M") as running:  # as one that starts by itself
+        environment = os.environ | {"TENSORCX_SOCKET": str(running.path)}
+        output = run_example("embeddings.py", env=environment)
     assert output.count("then SIGKILL") == output.count("the replacement") == 1
     assert output.count("yes ") == 3 and "NO " not in output
     memory = re.search(r"^memory of all processes.* ([\d.]+) MB +([\d.]+) MB$", output, re.M)
     shared, private = map(float, memory.groups())
     assert private - shared > 2.5 * 90.9  # four copies against one, with room for what varies
+    assert re.search(r" 0\.0 MB +kept warm", output)  # the reserve is not the program's
+    assert re.search(r"committed by the daemon for the weights +92\.3 MB", output)
 
 
 def test_a_killed_demo_leaves_nothing(daemon):
