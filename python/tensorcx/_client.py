@@ -78,14 +78,17 @@ class Client(_core.Client):
     # --------------------------------------------------------------------------------- new tensors
 
     def empty(self, shape: Shape, dtype: DTypeLike = float, *, device: str | None = None) -> Tensor:
-        """A new tensor in shared memory; it may show old bytes of the same user.
+        """A new tensor in shared memory, in C order; it may show old bytes of the same user.
 
-        `device`: "cpu", the default, or a CUDA device as "cuda:0", by this process's numbers.
+        `dtype`: bool, (u)int8 to 64, float16 to 64, complex64 and 128; ExchangeError for others.
+        `device`: "cpu", the default, or a CUDA device as "cuda:0", by this process's numbers;
+        DeviceError if it cannot be used. OutOfMemory says what is used up. The memory is free when
+        nobody has a handle, a view or a name of it any more.
         """
         return self._empty(shape_of(shape), format_of(dtype), False, device)
 
     def zeros(self, shape: Shape, dtype: DTypeLike = float, *, device: str | None = None) -> Tensor:
-        """A new tensor in shared memory, all zero; `device` as for empty()."""
+        """A new tensor in shared memory, all zero; the rest as for empty()."""
         return self._empty(shape_of(shape), format_of(dtype), True, device)
 
     def full(
@@ -98,7 +101,7 @@ class Client(_core.Client):
     ) -> Tensor:
         """A new tensor in shared memory, filled; the dtype is the value's, unless given.
 
-        `device` as for empty().
+        `fill_value`: a scalar, or what NumPy repeats to the shape. The rest as for empty().
         """
         kind = np.asarray(fill_value).dtype if dtype is None else dtype
         tensor = self.empty(shape, kind, device=device)
@@ -213,13 +216,14 @@ class Client(_core.Client):
     ) -> Tensor | Bundle:
         """Publishes `value` under `name`, replacing what is there; readers keep what they have.
 
-        A mapping becomes a bundle. Shared memory that is contiguous is published as it is (later
-        writes show); everything else is copied. `copy=True` takes a snapshot, `copy=False` raises
-        ExchangeError where a copy would be needed. `readonly`: whoever gets it by
-        this name may not write; handles from before still may. `ttl`:
-        seconds until the name goes. `ephemeral`: the name goes when this process is gone, or when
-        this client is closed and the last tensor that came through it is gone.
-        `exclusive`: Exists, if the name does.
+        Returns a handle on what is published. `value`: whatever asarray() takes; a mapping becomes
+        a bundle. Shared memory that is contiguous is published as it is (later writes show);
+        everything else is copied. `copy=True` takes a snapshot, `copy=False` raises ExchangeError
+        where a copy would be needed. `readonly`: whoever gets it by this name may not write;
+        handles from before still may. `ttl`: seconds until the name goes. `ephemeral`: the name
+        goes when this process is gone, or when this client is closed and the last tensor that came
+        through it is gone. `exclusive`: Exists, if the name does. A name has 1 to 255 bytes of
+        UTF-8 without control characters, else ValueError. OutOfMemory says what is used up.
 
         `device`: "cpu" or "cuda:0"; without it each tensor stays on the device where it is. What
         lies on a CUDA device is published when it has been written: this waits for `stream`, a
@@ -315,7 +319,7 @@ class Client(_core.Client):
         return list(map(_entry, self._list(prefix, False)))
 
     def stat(self, name: str) -> Entry:
-        """What the daemon knows about this name."""
+        """What the daemon knows about this name; NotFound if there is none."""
         return _entry(self._stat(name)[0])
 
     # ------------------------------------------------------------------------------------ channels

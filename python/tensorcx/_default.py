@@ -44,7 +44,8 @@ def connect(path: str | PathLike[str] | None = None, autostart: bool = True) -> 
     """Connects to a daemon now and makes it the one of the module functions.
 
     `path` is its socket; None means $TENSORCX_SOCKET or the user's own place. With `autostart` a
-    daemon is started if none answers. Not needed otherwise: the first call that needs it connects.
+    daemon is started if none answers. DaemonUnavailable if there is none then. Not needed
+    otherwise: the first call that needs it connects.
     """
     client = Client(path, autostart)
     client.connect()
