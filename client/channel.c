@@ -9,6 +9,7 @@
 #include "error.h"
 #include "name.h"
 #include "ring_cursor.h"
+#include "step.h"
 #include "storage.h"
 
 _Static_assert((int)TCX_CHANNEL_TOPIC == (int)JOIN_TOPIC, "the same flags");
@@ -38,6 +39,7 @@ static int create(struct tcx_client *client, const char *name, struct seat *seat
     channel->client = client;
     atomic_init(&channel->seat, seat);
     memcpy(channel->name, name, length);
+    REACHED(CHANNEL_OPENED);
     *ret_channel = channel;
     return STATUS_OK;
 }
@@ -156,6 +158,7 @@ static int join_anew(struct tcx_channel *channel, struct seat *inherited) {
     }
     seat->before = inherited; /* other threads may just look at it: kept as long as we are */
     if (atomic_compare_exchange_strong(&channel->seat, &inherited, seat)) {
+        REACHED(CHANNEL_REJOINED);
         seat_retire(seat->before);
     } else { /* another thread was faster */
         seat->before = NULL;

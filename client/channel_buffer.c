@@ -5,6 +5,7 @@
 #include "call.h"
 #include "error.h"
 #include "seat.h"
+#include "step.h"
 #include "storage.h"
 
 struct channel_buffer *channel_buffer_create(struct seat *seat) {
@@ -75,6 +76,7 @@ void channel_buffer_unref(void *object) {
     buffer->next = atomic_load(&session->spent);
     while (!atomic_compare_exchange_weak(&session->spent, &buffer->next, buffer)) {
     }
+    REACHED(BUFFER_SPENT);
     session_tidy(session);
     session_unref(session);
 }
@@ -88,6 +90,7 @@ static void send_return(struct session *session, const struct channel_buffer *bu
     struct frame frame = REQUEST(RETURN, &fixed);
 
     call_note(session, &frame);
+    REACHED(RETURN_SENT);
 }
 
 struct channel_buffer *channel_buffers_drain(struct session *session) {

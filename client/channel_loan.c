@@ -10,6 +10,7 @@
 #include "error.h"
 #include "layout.h"
 #include "mapping.h"
+#include "step.h"
 #include "storage.h"
 #include "tensor.h"
 
@@ -119,6 +120,7 @@ static int loan_tensor(const struct channel_call *call, tcx_array_t *array, uint
     }
     (*ret_tensor)->foreign = buffer;
     (*ret_tensor)->release = channel_buffer_unref;
+    REACHED(LOAN_MADE);
     return STATUS_OK;
 }
 
@@ -186,8 +188,10 @@ static int send_loaned(const struct channel_call *call, const struct tcx_tensor 
     }
     channel_describe_in_buffer(call, &tensor->array, &desc);
     channel_desc_write(&call->seat->ring, buffer->number, &desc);
+    REACHED(MESSAGE_DESCRIBED);
     r = channel_send_buffer(call, buffer->number);
     atomic_store(&buffer->state, r == STATUS_OK ? BUFFER_SENT : BUFFER_LOANED);
+    REACHED(LOAN_SENT);
     return r;
 }
 

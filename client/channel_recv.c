@@ -10,6 +10,7 @@
 #include "channel_buffer.h"
 #include "channel_desc.h"
 #include "error.h"
+#include "step.h"
 #include "tensor.h"
 
 #define SPIN_NS_MAX 50000000 /* the caller's signals wait so long */
@@ -94,6 +95,7 @@ static int fetch(const struct channel_call *call, const struct received *message
     if (r != STATUS_OK) {
         return r;
     }
+    REACHED(FETCH_ANSWERED);
     r = take_grants(seat->session, reply, attached);
     call_free(seat->session, reply);
     if (r != STATUS_OK) {
@@ -118,6 +120,7 @@ static int fetch_elsewhere(const struct channel_call *call, const struct receive
     if (!storage) {
         return fetch(call, message, attached);
     }
+    REACHED(MESSAGE_PINNED);
     attached->storages = malloc(sizeof(struct storage *));
     if (!attached->storages) {
         storage_unref(storage);
@@ -216,6 +219,7 @@ static int open_message(const struct channel_call *call, struct received *messag
     } else {
         r = open_buffer(seat, message->buffer, &message->desc.memory, &message->tensor);
     }
+    REACHED(MESSAGE_OPENED);
     let_go(&message->attached);
     return r == STATUS_OK && message->desc.is_single ? unwrap(message) : r;
 }
@@ -261,6 +265,7 @@ static int next_buffer(const struct channel_call *call, struct channel_buffer **
         r = buffer ? receive(call, &number) : STATUS_OUT_OF_MEMORY;
         if (r == STATUS_OK) {
             channel_buffer_set(buffer, BUFFER_RECEIVED, number);
+            REACHED(MESSAGE_RECEIVED);
         }
     }
     if (r != STATUS_OK) {

@@ -9,12 +9,14 @@
 #include "hold.h"
 #include "layout.h"
 #include "pack.h"
+#include "step.h"
 #include "tensor.h"
 
 /* Describes what is in a loaned buffer, and sends it; it is given back on failure. */
 static int describe_and_send(const struct channel_call *call, uint32_t buffer,
                              const struct channel_desc *desc) {
     channel_desc_write(&call->seat->ring, buffer, desc);
+    REACHED(MESSAGE_DESCRIBED);
     int r = channel_send_buffer(call, buffer);
     if (r != STATUS_OK) {
         channel_give_back(call, buffer);
@@ -39,6 +41,7 @@ static int refer(const struct channel_call *call, uint32_t buffer, const uint64_
     frame.tail_nbytes[0] = count * sizeof *ids;
     int r = call_run(call->seat->session, &frame, 0, &reply);
     if (r == STATUS_OK) {
+        REACHED(REFER_ANSWERED);
         *ret_ref = ((const struct wire_refer_reply *)call_fixed(reply))->ref;
         call_free(call->seat->session, reply);
     }
@@ -78,6 +81,7 @@ static int refer_standing(const struct channel_call *call, struct storage *stora
         session_lock(seat->session);
         storage->seat = seat->serial;
         storage->ref = ref;
+        REACHED(STANDING_KNOWN);
         session_unlock(seat->session);
     }
     *ret_ref = ref == NO_STANDING ? 0 : ref;
@@ -111,6 +115,7 @@ static int send_copy(const struct channel_call *call, const tcx_array_t *source,
         channel_give_back(call, buffer);
         return r;
     }
+    REACHED(BUFFER_FILLED);
     channel_describe_in_buffer(call, source, &desc);
     return describe_and_send(call, buffer, &desc);
 }
@@ -185,6 +190,7 @@ static int send_pack_in_buffer(const struct channel_call *call, const struct pac
         channel_give_back(call, buffer);
         return r;
     }
+    REACHED(BUFFER_FILLED);
     return refer_and_send(call, buffer, desc, pack->ids, pack->id_count);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "step.h"
 
 #define PIECE_NBYTES                                                             \
     ((size_t)16 << 20) /* between two devices: through so much memory of the CPU \
@@ -40,8 +41,10 @@ static int run(struct device *device, enum direction direction, void *to, const 
         result = driver->fill(device_address(to), 0, nbytes, in);
         break;
     }
+    REACHED(CUDA_COPY_LAUNCHED);
     /* Also after a failure: nothing may still be under way to memory that is let go. */
     CUresult ended = driver->stream_synchronize(in);
+    REACHED(CUDA_COPY_DONE);
     device_leave(driver);
     result = result == CUDA_SUCCESS ? ended : result;
     return result == CUDA_SUCCESS ? STATUS_OK

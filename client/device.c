@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "reclaim.h"
+#include "step.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct device *_Atomic devices; /* all that this process sees; NULL: not asked yet */
@@ -95,6 +96,7 @@ static int look_at_all(const struct cuda_driver *driver) {
     }
     count = driver->devices;
     atomic_store(&devices, all);
+    REACHED(CUDA_DEVICES_KNOWN);
     return STATUS_OK;
 }
 
@@ -176,6 +178,7 @@ static int retain(const struct cuda_driver *driver, struct device *device, CUcon
     pthread_mutex_lock(&lock);
     if (!(context = atomic_load(&device->context))) {
         CUresult result = driver->context_retain(&context, device->handle);
+        REACHED(CUDA_CONTEXT_RETAINED);
         r = result == CUDA_SUCCESS ? reclaim_start()
                                    : device_error(device, result, "there is no context to be had");
         if (r == STATUS_OK) {

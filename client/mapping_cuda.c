@@ -4,6 +4,7 @@
 
 #include "device.h"
 #include "error.h"
+#include "step.h"
 
 #define ATTEMPTS 3 /* to unmap */
 
@@ -27,8 +28,10 @@ static CUresult map_handle(const struct cuda_driver *driver, const struct device
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    REACHED(CUDA_ADDRESS_RESERVED);
     result = driver->map(address, nbytes, 0, handle, 0);
     if (result == CUDA_SUCCESS) {
+        REACHED(CUDA_MEMORY_PLACED);
         result = driver->set_access(address, nbytes, &access, 1);
         if (result != CUDA_SUCCESS) {
             driver->unmap(address, nbytes);
@@ -52,7 +55,9 @@ static CUresult map_vmm(const struct cuda_driver *driver, const struct device_me
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    REACHED(CUDA_HANDLE_IMPORTED);
     result = map_handle(driver, memory, handle, ret_address);
+    REACHED(CUDA_MEMORY_ACCESSIBLE);
     for (int i = 0; i < ATTEMPTS && driver->release(handle) != CUDA_SUCCESS; i++) {
     }
     return result;
@@ -63,7 +68,9 @@ static CUresult map_ipc(const struct cuda_driver *driver, const struct device_me
     CUipcMemHandle handle;
 
     memcpy(&handle, memory->handle, sizeof handle);
-    return driver->ipc_open(ret_address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    CUresult result = driver->ipc_open(ret_address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    REACHED(CUDA_MEMORY_OPENED);
+    return result;
 }
 
 int mapping_cuda_map(const struct device_memory *memory, char **ret_address) {
@@ -94,12 +101,16 @@ int mapping_cuda_map(const struct device_memory *memory, char **ret_address) {
 
 static CUresult unmap(const struct cuda_driver *driver, const struct mapping *mapping) {
     CUdeviceptr address = device_address(mapping->address);
+    CUresult result;
 
     if (mapping->kind == MAPPING_IPC) {
-        return driver->ipc_close(address);
+        result = driver->ipc_close(address);
+        REACHED(CUDA_MEMORY_CLOSED);
+        return result;
     }
-    CUresult result = driver->unmap(address, mapping->nbytes);
+    result = driver->unmap(address, mapping->nbytes);
     if (result == CUDA_SUCCESS) {
+        REACHED(CUDA_MEMORY_UNMAPPED);
         driver->address_free(address, mapping->nbytes);
     }
     return result;

@@ -15,6 +15,7 @@
 #include "fork.h"
 #include "segment.h"
 #include "session.h"
+#include "step.h"
 #include "tensor.h"
 
 #define STACK_SIZE (512 * 1024) /* the driver's, and deleters of frameworks */
@@ -54,6 +55,7 @@ int reclaim_tensor(struct tcx_tensor *tensor) {
     tensor->next = atomic_load(&queue);
     while (!atomic_compare_exchange_weak(&queue, &tensor->next, tensor)) {
     }
+    REACHED(RECLAIM_QUEUED);
     sem_post(&wake);
     return 1;
 }
@@ -141,11 +143,13 @@ static int64_t reclaim_queue(void) {
     *last = atomic_exchange(&queue, NULL);
     pthread_mutex_unlock(&lock);
     while ((tensor = next_settled(&round))) {
+        REACHED(RECLAIM_SETTLED);
         if (atomic_load(&is_ending)) {
             tensor->foreign = NULL;
         }
         tensor_destroy(tensor);
         atomic_fetch_add(&finished, 1);
+        REACHED(RECLAIMED);
     }
     return waiting ? clock_after(RETRY_NS) : FOREVER;
 }
@@ -242,6 +246,7 @@ int reclaim_hurry(const struct session *session) {
         reclaim_wake();
     }
     atomic_fetch_sub(&hurries, 1);
+    REACHED(RECLAIM_HURRIED);
     catch_up(session);
     return 1;
 }
@@ -285,6 +290,7 @@ int reclaim_start(void) {
         return error_system(number, "no thread to be had that reclaims memory of CUDA devices");
     }
     atomic_store(&is_running, 1);
+    REACHED(RECLAIM_BEGUN);
     return STATUS_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "device_list.h"
 #include "error.h"
 #include "mapping.h"
+#include "step.h"
 #include "storage.h"
 
 #define CALL   2u /* in seat::calls */
@@ -25,6 +26,7 @@ static void send_leave(struct session *session, uint64_t channel, uint32_t slot)
     struct frame frame = REQUEST(LEAVE, &fixed);
 
     call_note(session, &frame);
+    REACHED(LEAVE_SENT);
 }
 
 void seat_undo_grant(struct session *session, const struct wire_grant *grant) {
@@ -65,6 +67,7 @@ static int map_block(struct seat *seat, const struct call *call, const struct wi
         seat->block = NULL;
         return error_system(errno, "a channel's control block cannot be mapped");
     }
+    REACHED(BLOCK_MAPPED);
     madvise(seat->block, seat->block_nbytes, MADV_DONTDUMP);
     wrong = ring_open(seat->block, seat->block_nbytes, &shape, (uint32_t)seat->session->id, r->slot,
                       &seat->ring);
@@ -110,6 +113,7 @@ static int take_buffers(struct seat *seat, const struct wire_grant *grant, uint6
     if (!atomic_compare_exchange_strong(&seat->storage, &none, storage)) {
         storage_unref(storage); /* another thread was faster */
     }
+    REACHED(SEAT_SIZED);
     return STATUS_OK;
 }
 
@@ -136,6 +140,7 @@ static int take_reply(struct seat *seat, const struct call *call) {
     }
     seat->channel = reply->channel;
     atomic_store(&seat->has_left, 0);
+    REACHED(SEAT_TAKEN);
     return take_buffers(seat, &reply->grant, reply->buffer_nbytes);
 }
 
@@ -183,6 +188,7 @@ int seat_join(struct session *session, const struct wire_join *request, const ch
     uint64_t buffers = request->buffers ? request->buffers : RING_BUFFERS_MAX;
     int r = ask_to_join(session, &frame, commit_ns(buffers, request->buffer_nbytes), &call);
     if (r == STATUS_OK) {
+        REACHED(JOIN_ANSWERED);
         r = take_reply(seat, call);
         call_free(session, call);
     }
@@ -210,6 +216,7 @@ void seat_unref(struct seat *seat) {
     storage_unref(atomic_load(&seat->storage));
     if (seat->block) {
         munmap(seat->block, seat->block_nbytes);
+        REACHED(BLOCK_UNMAPPED);
     }
     session_unref(seat->session);
     pthread_mutex_destroy(&seat->lock);
@@ -233,6 +240,7 @@ static void tell_left(struct seat *seat) {
     }
     drop_pending(seat);
     seat_retire(seat);
+    REACHED(SEAT_RETIRED);
     session_lock(seat->session);
     send_leave(seat->session, seat->channel, seat->ring.member);
     session_unlock(seat->session);
@@ -263,6 +271,7 @@ void seat_close(struct seat *seat) {
     }
     /* As a call of its own: no other may tell the daemon before the seat is left. */
     if (!(atomic_fetch_or(&seat->calls, CLOSED) & CLOSED) && !atomic_load(&seat->has_left)) {
+        REACHED(SEAT_CLOSED);
         ring_leave(&seat->ring);
     }
     seat_exit(seat);
@@ -293,6 +302,7 @@ static int ask_size(struct seat *seat, uint64_t nbytes, const struct device *dev
     if (r != STATUS_OK) {
         return r;
     }
+    REACHED(BUFFERS_ANSWERED);
     struct wire_buffers_reply reply = *(const struct wire_buffers_reply *)call_fixed(call);
     call_free(seat->session, call);
     return take_buffers(seat, &reply.grant, reply.buffer_nbytes);
@@ -329,6 +339,7 @@ void seat_note_done(struct seat *seat, uint32_t buffer) {
     struct frame frame = REQUEST(DONE, &fixed);
 
     call_note(seat->session, &frame);
+    REACHED(DONE_SENT);
 }
 
 /* -------------------------------------------------------------------------------------- pending */
@@ -337,6 +348,7 @@ void seat_put_off(struct seat *seat, struct channel_buffer *buffer) {
     pthread_mutex_lock(&seat->lock);
     buffer->next = atomic_load(&seat->pending);
     atomic_store(&seat->pending, buffer);
+    REACHED(MESSAGE_PUT_OFF);
     pthread_mutex_unlock(&seat->lock);
 }
 

@@ -106,6 +106,7 @@ static void send_unmap(struct session *session, const uint64_t *ids, size_t coun
         frame.tail[0] = ids;
         frame.tail_nbytes[0] = count * sizeof *ids;
         call_note(session, &frame);
+        REACHED(UNMAP_SENT);
     }
 }
 

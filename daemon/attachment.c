@@ -4,6 +4,7 @@
 
 #include "ring_mask.h"
 #include "standing.h"
+#include "step.h"
 
 static void drop(struct channel *channel, uint32_t buffer) {
     struct channels *channels = channel->channels;
@@ -17,6 +18,7 @@ static void drop(struct channel *channel, uint32_t buffer) {
         storage_unref(channels->storages, attachment->storages[i]);
     }
     free(attachment);
+    REACHED(ATTACHMENT_DROPPED);
 }
 
 struct attachment *attachment_create(struct channel *channel, uint32_t buffer,
@@ -46,6 +48,7 @@ struct attachment *attachment_create(struct channel *channel, uint32_t buffer,
     }
     channel->attachments[buffer] = attachment;
     channel->attached++;
+    REACHED(ATTACHMENT_MADE);
     ring_set_ref(&channel->ring, buffer, attachment->ref);
     return attachment;
 }

@@ -14,6 +14,7 @@
 #include "log.h"
 #include "messages.h"
 #include "participant.h"
+#include "step.h"
 
 struct key {
     const char *name;
@@ -97,6 +98,7 @@ static int block_create(struct channel *channel, const struct ring_shape *shape)
     const char *wrong = ring_open(channel->ring.control, nbytes, shape, 0, 0, &channel->ring);
     assert(!wrong);
     (void)wrong;
+    REACHED(BLOCK_MADE);
     return 0;
 }
 
@@ -118,6 +120,7 @@ static int enlist(struct channels *channels, struct channel *channel) {
     tree_insert(&channels->names, &key, &channel->by_name);
     list_append(&channels->all, &channel->link);
     channel_touch(channel);
+    REACHED(CHANNEL_ENTERED);
     log_debug("event=channel.create channel=%" PRIu64 " name=%s", channel->id,
               log_quote(channel->name, channel->name_nbytes, name, sizeof name));
     return 0;
@@ -164,6 +167,7 @@ void channel_size(struct channel *channel, struct storage *storage, uint64_t buf
     assert(!channel->storage);
     storage_ref(channel->channels->storages, storage);
     channel->storage = storage;
+    REACHED(CHANNEL_SIZED);
     ring_size(&channel->ring, buffer_nbytes);
 }
 
@@ -181,6 +185,7 @@ static void take_name(struct channel *channel) {
 void channel_delete(struct channel *channel) {
     ring_close(&channel->ring);
     take_name(channel);
+    REACHED(CHANNEL_DELETED);
     channel_touch(channel);
 }
 
@@ -196,6 +201,7 @@ static void channel_end(struct channel *channel) {
     log_debug("event=channel.end channel=%" PRIu64, channel->id);
     attachments_drop(channel);
     take_name(channel);
+    REACHED(CHANNEL_EMPTIED);
     table_remove(&channels->by_id, channel->id);
     list_remove(&channel->link);
     list_remove(&channel->unsettled);
@@ -206,6 +212,7 @@ static void channel_end(struct channel *channel) {
     account_return(channel->account, ACCOUNT_CHANNELS, 1);
     free(channel->seats);
     free(channel);
+    REACHED(CHANNEL_ENDED);
 }
 
 void channels_fini(struct channels *channels) {

@@ -12,6 +12,7 @@
 #include "log.h"
 #include "messages.h"
 #include "status.h"
+#include "step.h"
 #include "store_cuda.h"
 #include "warm.h"
 
@@ -155,6 +156,7 @@ static void load_done(struct job *job) {
     for (unsigned number = 1; number <= devices->count; number++) {
         begin(devices, number);
     }
+    REACHED(DEVICES_FOUND);
     waitlist_wake(&devices->waiters, devices->segments.ready);
 }
 

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "step.h"
+
 void imports_init(struct imports *imports) {
     table_init(&imports->by_segment);
 }
@@ -16,6 +18,7 @@ static int import_begin(struct imports *imports, struct segment *segment) {
     }
     *import = (struct import){.segment = segment, .maps = 1};
     segment_import(segment);
+    REACHED(IMPORT_BEGUN);
     return 0;
 }
 
@@ -40,6 +43,7 @@ bool imports_remove(struct imports *imports, uint64_t id) {
         table_remove(&imports->by_segment, id);
         segment_unimport(import->segment);
         free(import);
+        REACHED(IMPORT_ENDED);
     }
     return true;
 }
@@ -53,6 +57,7 @@ void imports_fini(struct imports *imports) {
         segment_unimport(((struct import *)value)->segment);
         free(value);
     }
+    REACHED(IMPORTS_FORGOTTEN);
     table_fini(&imports->by_segment);
     table_init(&imports->by_segment);
 }

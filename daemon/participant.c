@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "ring_mask.h"
+#include "step.h"
 
 void participants_init(struct participants *participants) {
     list_init(&participants->all);
@@ -27,6 +28,7 @@ void participant_free(struct participant *participant) {
     participant->participants->count--;
     channel_touch(channel);
     free(participant);
+    REACHED(SEAT_FREED);
 }
 
 static void reap(struct participant *participant) {
@@ -94,6 +96,7 @@ int participant_join(struct participants *participants, struct channel *channel,
     }
     list_append(&participants->all, &participant->link);
     participants->count++;
+    REACHED(SEAT_GIVEN);
     *ret_participant = participant;
     return 0;
 }
@@ -124,6 +127,7 @@ static void left(struct participant *participant) {
         participant->channel->open--;
     }
     channel_touch(participant->channel);
+    REACHED(SEAT_LEFT);
 }
 
 void participant_leave(struct participant *participant) {
@@ -161,6 +165,7 @@ void participant_return(struct participant *participant, uint32_t buffer) {
     if (!park(participant, buffer)) {
         ring_release_for(&channel->ring, participant->slot, buffer);
     }
+    REACHED(BUFFER_RETURNED);
     channel_touch(channel);
 }
 
@@ -171,6 +176,7 @@ void participant_freed(struct heap_node *node) {
 
     *inherited = (struct inherited){0};
     ring_release_for(&participant->channel->ring, participant->slot, buffer);
+    REACHED(INHERITED_FREED);
     channel_touch(participant->channel);
 }
 
@@ -198,6 +204,7 @@ void participants_note(struct participants *participants) {
     list_for_each (link, &participants->all) {
         note(container_of(link, struct participant, link));
     }
+    REACHED(INHERITED_NOTED);
 }
 
 /* ------------------------------------------------------------------------------------------ end */
@@ -220,6 +227,7 @@ void participants_end(struct participants *participants) {
     list_for_each (link, &participants->all) {
         vacate(container_of(link, struct participant, link));
     }
+    REACHED(SEATS_VACATED);
     list_for_each (link, &participants->all) {
         const struct participant *participant = container_of(link, struct participant, link);
         ring_repair(&participant->channel->ring, participants->client);

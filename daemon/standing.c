@@ -5,6 +5,7 @@
 #include "hold.h"
 #include "participant.h"
 #include "ring_mask.h"
+#include "step.h"
 
 const struct standing *standing_of(const struct participant *participant,
                                    const struct storage *storage) {
@@ -38,6 +39,7 @@ const struct standing *standing_create(const struct participant *participant,
     channels->references++;
     list_append(&channel->standing, &standing->link);
     channel->standing_count++;
+    REACHED(STANDING_MADE);
     return standing;
 }
 
@@ -51,6 +53,7 @@ static void drop(struct channel *channel, struct standing *standing) {
     standing->storage->standing--;
     storage_unref(channels->storages, standing->storage);
     free(standing);
+    REACHED(STANDING_DROPPED);
 }
 
 const struct standing *standing_find(const struct channel *channel, uint64_t ref) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bytes.h"
+#include "step.h"
 #include "store_cuda.h"
 
 /* Makes the device's context current; it is made when it is first needed. NULL, or the function
@@ -16,6 +17,7 @@ static const char *enter(const struct cuda_driver *driver, struct device *device
                          CUresult *ret_result) {
     *ret_result =
         device->context ? CUDA_SUCCESS : driver->context_retain(&device->context, device->ordinal);
+    REACHED(CUDA_CONTEXT_KEPT);
     if (*ret_result != CUDA_SUCCESS) {
         device->context = NULL;
         return "cuDevicePrimaryCtxRetain";
@@ -40,11 +42,13 @@ static const char *allocate(const struct cuda_driver *driver, struct backing *ba
         return "cuMemAlloc_v2";
     }
     backing->address = address;
+    REACHED(CUDA_MEMORY_ALLOCATED);
     *ret_result = driver->ipc_get(&handle, address);
     if (*ret_result != CUDA_SUCCESS) {
         return "cuIpcGetMemHandle";
     }
     memcpy(backing->handle, &handle, sizeof handle);
+    REACHED(CUDA_HANDLE_GOT);
     return NULL;
 }
 
@@ -73,6 +77,7 @@ static int trim(struct backing *backing, uint64_t offset, uint64_t nbytes) {
     const char *failed = enter(driver, store_cuda_device(backing), &result);
     if (!failed) {
         result = driver->free(backing->address);
+        REACHED(CUDA_MEMORY_FREED);
         failed = result == CUDA_SUCCESS ? NULL : "cuMemFree_v2";
         leave(driver);
     }

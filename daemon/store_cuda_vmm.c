@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "step.h"
 #include "store_cuda.h"
 
 static CUmemAllocationProp properties_of(const struct device *device) {
@@ -42,7 +43,9 @@ static int commit(struct backing *backing, uint64_t offset, uint64_t nbytes) {
     if (result != CUDA_SUCCESS) {
         return store_cuda_failed(backing, "cuMemCreate", result);
     }
+    REACHED(CUDA_MEMORY_CREATED);
     result = driver->export_handle(&fd, allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    REACHED(CUDA_MEMORY_EXPORTED);
     CUresult released = driver->release(allocation);
     if (result != CUDA_SUCCESS) {
         return store_cuda_failed(backing, "cuMemExportToShareableHandle", result);
@@ -53,6 +56,7 @@ static int commit(struct backing *backing, uint64_t offset, uint64_t nbytes) {
     }
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     backing->fd = fd;
+    REACHED(CUDA_HANDLE_RELEASED);
     return 0;
 }
 
@@ -63,6 +67,7 @@ static int trim(struct backing *backing, uint64_t offset, uint64_t nbytes) {
     if (backing->fd >= 0) {
         close(backing->fd);
         backing->fd = -1;
+        REACHED(CUDA_DESCRIPTOR_CLOSED);
     }
     return 0;
 }

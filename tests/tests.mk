@@ -64,7 +64,7 @@ $(BUILD)/obj/tests/unit/daemon/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/
 $(BUILD)/obj/tests/unit/client/%.o: INCLUDES = -Iproto/wire -Iproto/shm -Iproto/cuda -Iproto/step -Iclient -Iclient/include -Itests/unit -Itests/fakecuda \
                                                -isystem $(DLPACK_INCLUDE)
 
-$(BUILD)/obj/tests/unit/shm/%.o:    INCLUDES = -Iproto/shm -Itests/unit
+$(BUILD)/obj/tests/unit/shm/%.o:    INCLUDES = -Iproto/shm -Iproto/step -Itests/unit
 
 UNIT_RUNNER := $(BUILD)/obj/tests/unit/runner.o
 
@@ -87,7 +87,7 @@ STEPPED := $(patsubst proto/shm/%.c,$(BUILD)/obj/stepped/%.o,$(wildcard proto/sh
 $(BUILD)/obj/stepped/%.o: proto/shm/%.c $(BUILD)/flags
 	$(call say,CC)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_CFLAGS) -DRING_STEPS -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(ALL_CFLAGS) -DTENSORCX_STEPS -DRING_TESTED -Iproto/step -MMD -MP -c -o $@ $<
 
 $(BUILD)/unit/shm/%: $(BUILD)/obj/tests/unit/shm/%.o $(UNIT_RUNNER) $(STEPPED)
 	$(call say,LD)

@@ -1,25 +1,25 @@
 #include "ring_event.h"
 
 #include "ring_futex.h"
-#include "ring_step.h"
+#include "step.h"
 
 uint32_t event_prepare(uint32_t *event) {
     uint32_t value = __atomic_fetch_or(event, EVENT_WAITS, __ATOMIC_SEQ_CST) | EVENT_WAITS;
     event_fence();
-    RING_STEP();
+    REACHED(RING_WAIT_FLAGGED);
     return value;
 }
 
 bool event_sleep(uint32_t *event, uint32_t value, uint64_t until_ns) {
     int r = futex_wait(event, value, until_ns);
-    RING_STEP();
+    REACHED(RING_AWAKE);
     return r == 0 || r == -EAGAIN; /* EAGAIN: somebody counted up before we slept */
 }
 
 void event_resume(uint32_t *event) {
     __atomic_fetch_or(event, EVENT_WAITS, __ATOMIC_SEQ_CST);
     event_fence();
-    RING_STEP();
+    REACHED(RING_WAIT_RESUMED);
 }
 
 void event_pass(uint32_t *event) {
@@ -30,13 +30,13 @@ void event_pass(uint32_t *event) {
 void event_wake(uint32_t *event, int count) {
     uint32_t value = __atomic_load_n(event, __ATOMIC_SEQ_CST);
 
-    RING_STEP();
+    REACHED(RING_WAKE_BEGUN);
     while (value & EVENT_WAITS) {
         if (__atomic_compare_exchange_n(event, &value, value + 1, false, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST)) {
-            RING_STEP();
+            REACHED(RING_WAKE_COUNTED);
             futex_wake(event, count);
-            RING_STEP();
+            REACHED(RING_WAKE_SENT);
             return;
         }
     }
@@ -54,7 +54,7 @@ void event_shout(uint32_t *event) {
     while (!__atomic_compare_exchange_n(event, &value, (value | EVENT_WAITS) + 1, false,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
     }
-    RING_STEP();
+    REACHED(RING_SHOUT_COUNTED);
     futex_wake(event, INT_MAX);
-    RING_STEP();
+    REACHED(RING_SHOUT_SENT);
 }

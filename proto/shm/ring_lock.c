@@ -2,8 +2,9 @@
 
 #include "ring_futex.h"
 #include "ring_mask.h"
+#include "ring_slice.h"
 #include "ring_spin.h"
-#include "ring_step.h"
+#include "step.h"
 
 #define WAITERS (1u << 31)
 #define SPINS   100 /* some hundred ns: longer than it is held by one who runs */
@@ -47,7 +48,7 @@ static enum ring_result sleep_for_lock(struct ring *ring, uint64_t deadline_ns) 
                                          __ATOMIC_RELAXED)) {
             continue;
         }
-        RING_STEP();
+        REACHED(RING_LOCK_AWAITED);
         int r = futex_wait(lock, value | WAITERS, until);
         if (r == -ETIMEDOUT || r == -EINTR) {
             if (!owner_is_member(ring)) {
@@ -66,13 +67,15 @@ enum ring_result ring_lock(struct ring *ring, uint64_t deadline_ns) {
     }
     for (int i = 0; i < SPINS; i++) {
         if (take(&ring->control->lock, ring->client)) {
-            RING_STEP();
+            REACHED(RING_LOCKED);
             return RING_OK;
         }
         spin_pause();
     }
     enum ring_result r = sleep_for_lock(ring, deadline_ns);
-    RING_STEP();
+    if (r == RING_OK) {
+        REACHED(RING_LOCKED);
+    }
     return r;
 }
 
@@ -87,10 +90,10 @@ void ring_unlock(struct ring *ring) {
             return;
         }
     }
-    RING_STEP();
+    REACHED(RING_UNLOCKED);
     if (value & WAITERS) {
         futex_wake(lock, INT_MAX); /* all: one that was woken may die */
-        RING_STEP();
+        REACHED(RING_LOCK_PASSED);
     }
 }
 
@@ -102,6 +105,7 @@ void ring_lock_repair(struct ring *ring, uint32_t client) {
         (value & ~WAITERS) == client &&
         !__atomic_compare_exchange_n(lock, &value, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
     }
+    REACHED(RING_LOCK_REPAIRED);
     futex_wake(lock, INT_MAX);
 }
 

@@ -2,8 +2,8 @@
 
 #include "ring_cursor.h"
 #include "ring_mask.h"
-#include "ring_step.h"
 #include "ring_wait.h"
+#include "step.h"
 
 struct receiving {
     bool latest;
@@ -58,10 +58,10 @@ static enum ring_result look_for_message(struct ring *ring, void *what) {
     bool good = read_entry(ring, next, &buffer);
     if (good) {
         use_set(ring, ring->member, buffer);
-        RING_STEP();
+        REACHED(RING_MESSAGE_USED);
     }
     __atomic_store_n(cursor, next + 1, __ATOMIC_RELEASE); /* commit */
-    RING_STEP();
+    REACHED(RING_CURSOR_MOVED);
     receiving->more = next + 1 < head;
     receiving->message =
         (struct ring_message){.number = next, .missed = next - was, .buffer = buffer};
@@ -123,9 +123,9 @@ enum ring_result ring_subscribe(struct ring *ring, uint64_t deadline_ns, bool la
         uint64_t head = __atomic_load_n(&ring->control->head, __ATOMIC_RELAXED);
         uint64_t floor = __atomic_load_n(&ring->control->floor, __ATOMIC_RELAXED);
         __atomic_store_n(&member->cursor, head - (latest && head > floor), __ATOMIC_RELEASE);
-        RING_STEP();
+        REACHED(RING_READER_PLACED);
         __atomic_store_n(&member->state, RING_SUBSCRIBED, __ATOMIC_RELEASE); /* commit */
-        RING_STEP();
+        REACHED(RING_READER_COUNTS);
     } else {
         r = RING_NOT_IN;
     }
@@ -135,7 +135,7 @@ enum ring_result ring_subscribe(struct ring *ring, uint64_t deadline_ns, bool la
 
 void ring_leave(struct ring *ring) {
     __atomic_store_n(&ring->members[ring->member].state, RING_LEFT, __ATOMIC_RELEASE);
-    RING_STEP();
+    REACHED(RING_MEMBER_LEFT);
     event_shout(&ring->control->data_event); /* our own threads */
     event_shout(&ring->control->room_event);
     event_shout(&ring->control->free_event);

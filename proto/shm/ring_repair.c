@@ -4,10 +4,12 @@
 #include "ring_event.h"
 #include "ring_lock.h"
 #include "ring_mask.h"
+#include "step.h"
 
 void ring_size(struct ring *ring, uint64_t buffer_nbytes) {
     ring->shape.buffer_nbytes = buffer_nbytes;
     __atomic_store_n(&ring->control->buffer_nbytes, buffer_nbytes, __ATOMIC_RELAXED);
+    REACHED(RING_SIZED);
 }
 
 bool ring_seat(struct ring *ring, uint32_t index, uint32_t client) {
@@ -19,7 +21,9 @@ bool ring_seat(struct ring *ring, uint32_t index, uint32_t client) {
     }
     __atomic_store_n(&member->client, client, __ATOMIC_RELAXED);
     __atomic_store_n(&member->cursor, 0, __ATOMIC_RELAXED);
+    REACHED(RING_MEMBER_NAMED);
     __atomic_store_n(&member->state, RING_JOINED, __ATOMIC_RELEASE);
+    REACHED(RING_MEMBER_JOINED);
     if (index >= ring_members_used(ring)) {
         __atomic_store_n(&ring->control->members_used, index + 1, __ATOMIC_RELEASE);
     }
@@ -32,7 +36,9 @@ void ring_vacate(struct ring *ring, uint32_t index, const uint64_t keep[RING_MAS
     for (int w = 0; w < RING_MASK_WORDS; w++) {
         __atomic_fetch_and(&member->uses[w], keep ? keep[w] : 0, __ATOMIC_RELEASE);
     }
+    REACHED(RING_USES_CLEARED);
     __atomic_store_n(&member->state, RING_LEFT, __ATOMIC_RELEASE);
+    REACHED(RING_MEMBER_VACATED);
 }
 
 void ring_repair(struct ring *ring, uint32_t client) {
@@ -48,6 +54,7 @@ void ring_watch(struct ring *ring, bool watched) {
     if (__atomic_load_n(word, __ATOMIC_RELAXED) != watched) {
         __atomic_exchange_n(word, watched, __ATOMIC_SEQ_CST);
         event_fence();
+        REACHED(RING_WATCHED);
     }
 }
 

@@ -4,8 +4,8 @@
 #include "ring_mask.h"
 #include <sched.h>
 
-#include "ring_step.h"
 #include "ring_wait.h"
+#include "step.h"
 
 #define TURN 24 /* loans in a row while others are woken */
 
@@ -15,7 +15,7 @@ static bool is_closed(const struct ring *ring) {
 
 static void set_floor(struct ring *ring, uint64_t floor) {
     __atomic_store_n(&ring->control->floor, floor, __ATOMIC_RELEASE);
-    RING_STEP();
+    REACHED(RING_FLOOR_MOVED);
 }
 
 static enum ring_result broken(struct ring *ring) {
@@ -82,7 +82,7 @@ static enum ring_result look_for_buffer(struct ring *ring, void *what) {
         }
     }
     use_set(ring, ring->member, buffer);
-    RING_STEP();
+    REACHED(RING_BUFFER_LOANED);
     loan->buffer = buffer;
     return RING_OK;
 }
@@ -134,7 +134,7 @@ bool ring_clear_ref(const struct ring *ring, uint32_t buffer) {
         return false;
     }
     __atomic_exchange_n(ref, 0, __ATOMIC_SEQ_CST);
-    RING_STEP();
+    REACHED(RING_REF_CLEARED);
     return ring_is_watched(ring);
 }
 
@@ -168,15 +168,15 @@ static enum ring_result look_for_room(struct ring *ring, void *what) {
     }
     struct ring_entry *entry = &ring->entries[span.head & ring->slot_mask];
     __atomic_store_n(&entry->number, span.head, __ATOMIC_RELAXED);
-    RING_STEP();
+    REACHED(RING_ENTRY_NUMBERED);
     __atomic_store_n(&entry->buffer, sending->buffer, __ATOMIC_RELAXED);
     __atomic_store_n(&entry->cpu, (uint32_t)sched_getcpu() + 1, __ATOMIC_RELAXED);
-    RING_STEP();
+    REACHED(RING_ENTRY_WRITTEN);
     __atomic_store_n(&control->head, ++span.head, __ATOMIC_RELEASE); /* commit */
-    RING_STEP();
+    REACHED(RING_HEAD_MOVED);
     /* not later: another thread of ours could have received it, with the same mask */
     use_clear(ring, ring->member, sending->buffer);
-    RING_STEP();
+    REACHED(RING_BUFFER_SENT);
     sending->more = !span_full(ring, &span);
     return RING_OK;
 }
@@ -218,7 +218,7 @@ enum ring_result ring_send(struct ring *ring, const struct ring_wait *wait, uint
 
 void ring_release_for(struct ring *ring, uint32_t member, uint32_t buffer) {
     use_clear(ring, member, buffer);
-    RING_STEP();
+    REACHED(RING_BUFFER_FREED);
     event_signal(&ring->control->free_event);
 }
 
@@ -234,7 +234,7 @@ bool ring_is_watched(const struct ring *ring) {
 
 void ring_close(struct ring *ring) {
     __atomic_store_n(&ring->control->closed, 1, __ATOMIC_RELEASE);
-    RING_STEP();
+    REACHED(RING_SHUT);
     event_shout(&ring->control->data_event);
     event_shout(&ring->control->room_event);
     event_shout(&ring->control->free_event);

@@ -6,8 +6,8 @@
 #include "ring_event.h"
 #include "ring_futex.h"
 #include "ring_lock.h"
+#include "ring_slice.h"
 #include "ring_spin.h"
-#include "ring_step.h"
 
 #define RING_NOTHING ((enum ring_result) - 1) /* a look found nothing yet */
 

@@ -10,9 +10,10 @@
 #include "channel_desc.h"
 #include "fuzz.h"
 #include "ring.h"
-#include "ring_step.h"
+#include "ring_slice.h"
+#include "step.h"
 
-void (*ring_step_hook)(void);
+void (*step_hook)(enum step reached);
 uint64_t ring_slice_ns = 1000;
 
 enum { STEPS_MAX = 200, BUFFER_NBYTES = 4096 };

@@ -10,11 +10,12 @@
 #include "ring.h"
 #include "ring_lock.h"
 #include "ring_mask.h"
-#include "ring_step.h"
+#include "ring_slice.h"
+#include "step.h"
 
 #define ENDLESS UINT64_C(600000000000) /* a slice after which the runner has long given up */
 
-void (*ring_step_hook)(void);
+void (*step_hook)(enum step reached);
 uint64_t ring_slice_ns = ENDLESS;
 
 static const struct ring_wait at_once = {0, 0};

@@ -13,7 +13,8 @@
 
 static int steps_left;
 
-static void die_at_last_step(void) {
+static void die_at_last_step(enum step reached) {
+    (void)reached;
     if (--steps_left == 0) {
         kill(getpid(), SIGKILL);
     }
@@ -66,7 +67,7 @@ static bool dies(struct rig *rig, struct ring *victim, const struct scene *scene
 
     if (pid == 0) {
         steps_left = step;
-        ring_step_hook = die_at_last_step;
+        step_hook = die_at_last_step;
         scene->act(rig, victim);
         _exit(0);
     }
@@ -231,7 +232,7 @@ static pid_t fork_victim(struct rig *rig, struct ring *victim, int sending, int 
 
     if (pid == 0) {
         steps_left = step;
-        ring_step_hook = die_at_last_step;
+        step_hook = die_at_last_step;
         (sending ? act_send : act_receive)(rig, victim);
         _exit(0);
     }
@@ -355,7 +356,7 @@ static void start(struct chaos *chaos, int index) {
     ring.member = (uint32_t)index;
     if (by_itself) {
         steps_left = step;
-        ring_step_hook = die_at_last_step;
+        step_hook = die_at_last_step;
     }
     if (index < CHILDREN / 2) {
         for (uint32_t n = 0; n < MOST_SENT; n++) {
