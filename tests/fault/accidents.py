@@ -28,10 +28,10 @@ OPERATIONS = [
 # operations_channel.c, and operations_cuda.c for who has a device.
 OF_CHANNELS = [
     "make-queue", "join-queue", "leave-queue", "shutdown-queue", "delete-queue", "fork-queue",
-    "send-small", "send-first", "send-large", "send-shared", "send-bundle", "send-loan",
-    "return-loan", "send-late", "send-in-vain", "receive-small", "receive-large",
-    "receive-shared", "receive-bundle", "receive-late", "receive-in-vain", "release-received",
-    "subscribe", "lag",
+    "send-small", "send-again", "send-first", "send-large", "send-shared", "send-bundle",
+    "send-loan", "return-loan", "send-late", "send-in-vain", "receive-small", "receive-large",
+    "receive-at-once", "receive-shared", "receive-bundle", "receive-late", "receive-in-vain",
+    "release-received", "subscribe", "lag",
 ]  # fmt: skip
 OF_CUDA = [
     "cuda-put", "cuda-put-shared", "cuda-put-bundle", "cuda-get", "cuda-copy-between",

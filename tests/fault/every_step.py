@@ -51,6 +51,11 @@ def each_time(hits, operation, side):
 
 
 def each_moment(stage, operation, moments, do):
+    go_through(stage, operation, moments, do)
+    stage.close()
+
+
+def go_through(stage, operation, moments, do):
     for step, at in moments:
         try:
             do(stage, operation, step, at)
@@ -58,7 +63,6 @@ def each_moment(stage, operation, moments, do):
             serves_the_next(stage, operation)
         except AssertionError as error:
             raise AssertionError(f"{operation}, {step} the {at}. time") from error
-    stage.close()
 
 
 def play(client, operation):
@@ -100,8 +104,7 @@ def stop_client(stage, operation, step, at):
             client.tell(word)
             if stops(client, client.accidents):
                 stage.go_on()
-                stage.worker.must("work")
-                stage.keeper.must("look")
+                stage.others_go_on(client.accidents)
                 client.accidents.resume()
             assert client.answer() == (0, "")
         client.finish()
@@ -170,6 +173,7 @@ def wait_for_daemon(stage):
     status, text = stage.impatient.do("work")
     assert status == Status.TIMEOUT and text
     stage.keeper.must("check")
+    stage.members_go_on(stage.plan)
     stage.plan.resume()
     assert stage.worker.answer() == (0, "")
     stage.impatient.must("work")

@@ -32,8 +32,7 @@ void channels_drop(void) {
     reader = channel = NULL;
 }
 
-/* ---------------------------------------------------------------------------------------- scenes
- */
+/* -------------------------------------------------------------------------------------- scenes */
 
 static void have_none(void) {
     (void)tcx_delete(other, CHANNEL);
@@ -122,8 +121,7 @@ static void have_full(void) {
     send_by_other(&small, CAPACITY);
 }
 
-/* ------------------------------------------------------------------------------------- receiving
- */
+/* ----------------------------------------------------------------------------------- receiving */
 
 static int check_small(const tcx_tensor_t *received) {
     const tcx_array_t *array = tcx_tensor_array(received);
@@ -157,6 +155,16 @@ static int do_receive_twice(void) {
     int r = receive(channel, &tensor);
 
     return r == TCX_OK ? receive(channel, &second) : r;
+}
+
+/* A message that it takes a question to open is not opened at once, and comes at the next call. */
+static int do_receive_at_once(void) {
+    int r = tcx_channel_recv(channel, TCX_AT_ONCE, 0, &tensor, NULL);
+
+    if (r != TCX_TIMEOUT) {
+        return r == TCX_OK ? TCX_INTERNAL : r;
+    }
+    return receive(channel, &tensor);
 }
 
 static int do_receive_bundle(void) {
@@ -220,8 +228,14 @@ static int do_release(void) {
     return r;
 }
 
-/* --------------------------------------------------------------------------------------- sending
- */
+/* ------------------------------------------------------------------------------------- sending */
+
+/* The next buffer still names what its last message referred to. */
+static void have_used(void) {
+    have_received();
+    tcx_tensor_unref(tensor);
+    tensor = NULL;
+}
 
 static int do_send_small(void) {
     return tcx_channel_send(channel, &small, 0);
@@ -292,8 +306,7 @@ static int do_send_late(void) {
     return r;
 }
 
-/* ----------------------------------------------------------------------------------------- topics
- */
+/* -------------------------------------------------------------------------------------- topics */
 
 static int do_subscribe(void) {
     return tcx_channel_subscribe(channel, 0, &reader);
@@ -315,8 +328,7 @@ static int do_lag(void) {
     return info.missed == 1 ? TCX_OK : TCX_INTERNAL;
 }
 
-/* ---------------------------------------------------------------------------------- begin and end
- */
+/* ------------------------------------------------------------------------------- begin and end */
 
 static int do_open(void) {
     return tcx_channel_open(client, CHANNEL, &queue, &channel);
@@ -350,8 +362,7 @@ static int do_delete(void) {
     return r == TCX_OK ? do_shutdown() : r;
 }
 
-/* ------------------------------------------------------------------------------------------ forks
- */
+/* --------------------------------------------------------------------------------------- forks */
 
 /* What was received before, and one more to come. */
 static void have_inheritance(void) {
@@ -400,6 +411,7 @@ const struct operation channel_operations[] = {
     {"delete-queue", have_small, do_delete},
     {"fork-queue", have_inheritance, do_fork},
     {"send-small", have_queue, do_send_small},
+    {"send-again", have_used, do_send_small},
     {"send-first", have_unsized, do_send_small},
     {"send-large", have_queue, do_send_large},
     {"send-shared", have_queue, do_send_shared},
@@ -410,6 +422,7 @@ const struct operation channel_operations[] = {
     {"send-in-vain", have_full, do_send_in_vain},
     {"receive-small", have_small, do_receive},
     {"receive-large", have_large, do_receive},
+    {"receive-at-once", have_large, do_receive_at_once},
     {"receive-shared", have_shared, do_receive_twice},
     {"receive-bundle", have_bundle, do_receive_bundle},
     {"receive-late", have_sender, do_receive_late},

@@ -83,6 +83,7 @@ class Plan:
     def begin(self, step: str | None = None, at: int = 1, number: int = signal.SIGKILL):
         """Counts from here on; the signal comes the at-th time that `step` is reached."""
         self.page.step = NONE
+        self.step = step
         self.begun = list(self.page.hits)
         self.has_come = False
         self.page.signal, self.page.pid = number, 0
@@ -204,6 +205,7 @@ class Stage:
         client.prepare(operation)
         with self.daemon.connect() as other:
             count = sum(c["pid"] == client.pid and c["connected"] for c in other.clients())
+            self.members_join(other)
         self.rest(count)
 
     def rest(self, others: int = 0):
@@ -215,6 +217,18 @@ class Stage:
             return clients == len(self.witnesses) + others and dying == 0
 
         settle(is_resting, "the daemon's rest")
+
+    def others_go_on(self, plan: Plan):
+        """While somebody is stopped at a step."""
+        self.worker.must("work")
+        self.keeper.must("look")
+        self.members_go_on(plan)
+
+    def members_join(self, connection):
+        """Those of a channel, which the daemon tells of."""
+
+    def members_go_on(self, plan: Plan):
+        """While somebody is stopped at a step: those who need no daemon."""
 
     def is_as_before(self):
         """The witnesses' data is whole, and the daemon has nothing else."""
