@@ -179,8 +179,8 @@ static PyGetSetDef getters[] = {
     {"is_shared", get_flag, NULL,
      "Whether the memory belongs to a daemon that this process is connected to.",
      (void *)offsetof(tcx_info_t, is_shared)},
+    {"closed", get_closed, NULL, "Whether this handle is closed.", NULL},
     {"_client", get_client, NULL, NULL, NULL},
-    {"_closed", get_closed, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -386,7 +386,7 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getters[] = {
     {"socket", client_socket, NULL, "Path of the daemon's socket.", NULL},
-    {"_closed", client_closed, NULL, NULL, NULL},
+    {"closed", client_closed, NULL, "Whether close() was called.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -347,9 +347,9 @@ static PyGetSetDef getters[] = {
      (void *)offsetof(tcx_info_t, version)},
     {"storage_id", get_number, NULL, "Identifies the shared memory; 0: private memory.",
      (void *)offsetof(tcx_info_t, storage_id)},
+    {"closed", get_closed, NULL, "Whether this handle is closed.", NULL},
     {"_format", get_format, NULL, NULL, NULL},
     {"_client", get_client, NULL, NULL, NULL},
-    {"_closed", get_closed, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -22,7 +22,7 @@ class Bundle(_core.Bundle, Mapping[str, Any]):
     _path: tuple[str, ...]  # of a part, from the whole; set with _branch
 
     def _tree(self) -> _Tree:
-        if self._closed:
+        if self.closed:
             raise ValueError("the bundle is closed")
         if not hasattr(self, "_branch"):
             self._branch, self._path = _tree_of(self._items()), ()
@@ -73,7 +73,7 @@ class Bundle(_core.Bundle, Mapping[str, Any]):
         self.close()
 
     def __repr__(self) -> str:
-        if self._closed:
+        if self.closed:
             return "Bundle(closed)"
         parts = [repr(key) for key in self]
         if len(parts) > 8:

@@ -27,7 +27,7 @@ def default_client() -> Client:
 def client_at(socket: str) -> Client:
     """The client for what was pickled with this socket, an absolute path; starts no daemon."""
     default = default_client()
-    if os.path.abspath(default.socket) == socket and not default._closed:
+    if os.path.abspath(default.socket) == socket and not default.closed:
         return default
     return _clients.get(socket) or _clients.setdefault(socket, Client(socket, autostart=False))
 

@@ -49,7 +49,7 @@ def _ticket(x: "Tensor | Bundle", socket: str) -> bytes:
     """Where multiprocessing pickles in a thread, an error would lose the message unseen."""
     from tensorcx._default import client_at
 
-    client = client_at(socket) if x._client._closed else x._client
+    client = client_at(socket) if x._client.closed else x._client
     try:
         return client._ticket(x)
     except DaemonLost:  # told once; the next daemon gets a copy

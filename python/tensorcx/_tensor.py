@@ -197,7 +197,7 @@ class Tensor(_core.Tensor):
         self.close()
 
     def __repr__(self) -> str:
-        if self._closed:
+        if self.closed:
             return "Tensor(closed)"
         parts = [f"shape={self.shape}, dtype={self.dtype}"]
         if self.device != "cpu":

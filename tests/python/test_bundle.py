@@ -159,7 +159,7 @@ def test_after_close_every_access_is_a_clear_error(obs):
     for attribute in ("name", "version", "nbytes", "readonly", "is_shared", "storage_id"):
         with pytest.raises(ValueError, match="the bundle is closed"):
             getattr(obs, attribute)
-    assert repr(obs) == "Bundle(closed)"
+    assert obs.closed and repr(obs) == "Bundle(closed)"
     assert camera["pose"].tolist() == pose.tolist() == some((3, 4)).tolist()
 
 

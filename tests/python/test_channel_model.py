@@ -210,7 +210,7 @@ class Program:
         if self.both(
             lambda: self.model.send_loan((x, False), buffer), lambda: handle.send(tensor, timeout=0)
         ):
-            assert tensor._closed
+            assert tensor.closed
         else:
             self.loans.append(loaned)
 

@@ -110,6 +110,8 @@ def test_leaving_with_live_views_is_quiet():
 def test_a_closed_client_asks_no_more_and_its_tensors_stay(daemon):
     with cx.Client(daemon.path) as client:
         t = client.put("kept", np.arange(3))
+        assert not client.closed
+    assert client.closed and not t.closed
     with pytest.raises(ValueError, match="closed"):
         client.get("kept")
     with pytest.raises(ValueError, match="closed"):

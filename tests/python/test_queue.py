@@ -128,7 +128,7 @@ def test_a_loan_is_filled_in_place_and_sent_without_a_copy(q):
     loan.numpy()[...] = 7
     address = loan.data_ptr()
     q.send(loan)
-    assert loan._closed
+    assert loan.closed
     received = q.recv()
     assert received.data_ptr() == address and same(received, np.full((4, 8), 7, "float32"))
 

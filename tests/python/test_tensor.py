@@ -311,7 +311,7 @@ def test_after_close_every_access_is_a_clear_error(t):
     for action in actions:
         with pytest.raises(ValueError, match="closed"):
             action(t)
-    assert repr(t) == "Tensor(closed)"
+    assert t.closed and repr(t) == "Tensor(closed)"
 
 
 def test_views_outlive_close(t):
