@@ -76,9 +76,20 @@ def view_of(value: object) -> Array | None:
     return _view_by_buffer(value)
 
 
+def array_on(value: Any) -> Array:
+    """An array on the memory that `value` shows as a buffer."""
+    try:
+        array: Array | None = np.asarray(memoryview(value))
+    except NotImplementedError:
+        array = None
+    if array is None or array.base is None:  # short of memory, NumPy reads element by element
+        raise MemoryError("no memory for an array on a buffer")
+    return array
+
+
 def _view_by_buffer(value: Any) -> Array | None:
     try:
-        return np.asarray(memoryview(value))
+        return array_on(value)
     except (TypeError, ValueError, BufferError):
         return None
 

@@ -14,7 +14,7 @@ from tensorcx._arguments import device_text
 from tensorcx._dtypes import DTYPES
 from tensorcx._errors import ExchangeError
 from tensorcx._ref import Ref
-from tensorcx._sources import Array, address_of, as_array, is_on_cuda, source_of
+from tensorcx._sources import Array, address_of, array_on, as_array, is_on_cuda, source_of
 
 _Index = int | slice | EllipsisType | None
 Key = _Index | tuple[_Index, ...]
@@ -51,7 +51,7 @@ class Tensor(_core.Tensor):
 
         BufferError on a CUDA device: `t.cpu().numpy()` is an array on a copy.
         """
-        return np.asarray(memoryview(self))
+        return array_on(self)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -210,6 +210,14 @@ def test_numpy_shares_the_memory_and_may_write(t):
     assert t.tolist()[1][2] == 42
 
 
+def test_where_numpy_has_no_memory_for_a_view_there_is_no_copy_either(monkeypatch):
+    """It swallows that, and reads element by element."""
+    t = cx.zeros(3)
+    monkeypatch.setattr(np, "asarray", lambda buffer: np.array(buffer.tolist()))
+    with pytest.raises(MemoryError):
+        t.numpy()
+
+
 def test_np_array_copies(t):
     copied = np.array(t)
     copied[...] = -1
