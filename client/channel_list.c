@@ -27,12 +27,23 @@ static const char *take(struct rest *rest, size_t nbytes) {
     return at;
 }
 
-/* NULL: cut short, or no memory. Owned by the caller. */
-static tcx_participant_t *take_participants(struct rest *rest, uint32_t count) {
-    const char *from = take(rest, count * sizeof(struct wire_participant));
-    tcx_participant_t *participants = from ? calloc(count + 1, sizeof *participants) : NULL;
+static int error_short(void) {
+    return error(STATUS_INTERNAL, "tensorcxd sent a list that is cut short");
+}
 
-    for (uint32_t i = 0; participants && i < count; i++) {
+/* *ret_participants is the caller's. */
+static int take_participants(struct rest *rest, uint32_t count,
+                             tcx_participant_t **ret_participants) {
+    const char *from = take(rest, count * sizeof(struct wire_participant));
+
+    if (!from) {
+        return error_short();
+    }
+    tcx_participant_t *participants = calloc(count + 1, sizeof *participants);
+    if (!participants) {
+        return error_plain(STATUS_OUT_OF_MEMORY);
+    }
+    for (uint32_t i = 0; i < count; i++) {
         struct wire_participant wire;
         memcpy(&wire, from + i * sizeof wire, sizeof wire);
         participants[i] = (tcx_participant_t){
@@ -42,29 +53,31 @@ static tcx_participant_t *take_participants(struct rest *rest, uint32_t count) {
             .behind = wire.behind,
         };
     }
-    return participants;
+    *ret_participants = participants;
+    return STATUS_OK;
 }
 
-/* Reports the channel at the beginning of `rest`. -1: cut short. Otherwise what `fn` returned. */
+/* Reports the channel at the beginning of `rest`. *ret_stop: what `fn` returned. */
 static int report(struct session *session, struct rest *rest, tcx_channel_fn fn, void *context,
-                  uint64_t *ret_id) {
+                  uint64_t *ret_id, int *ret_stop) {
+    tcx_participant_t *participants = NULL;
     struct wire_channel wire;
     char name[WIRE_NAME_MAX + 1];
     const char *from = take(rest, sizeof wire);
 
     if (!from) {
-        return -1;
+        return error_short();
     }
     memcpy(&wire, from, sizeof wire);
     if (wire.name_nbytes > WIRE_NAME_MAX ||
         !(from = take(rest, wire.name_nbytes + (-wire.name_nbytes & 7)))) {
-        return -1;
+        return error_short();
     }
     memcpy(name, from, wire.name_nbytes);
     name[wire.name_nbytes] = '\0';
-    tcx_participant_t *participants = take_participants(rest, wire.count);
-    if (!participants) {
-        return -1;
+    int r = take_participants(rest, wire.count, &participants);
+    if (r != STATUS_OK) {
+        return r;
     }
     tcx_channel_entry_t entry = {
         .name = name,
@@ -81,9 +94,9 @@ static int report(struct session *session, struct rest *rest, tcx_channel_fn fn,
         .seated_count = wire.count,
     };
     *ret_id = wire.channel;
-    int stop = fn(context, &entry) != 0;
+    *ret_stop = fn(context, &entry);
     free(participants);
-    return stop;
+    return STATUS_OK;
 }
 
 /* Asks for the channels after *after and reports them. */
@@ -101,11 +114,8 @@ static int report_page(struct session *session, uint64_t *after, tcx_channel_fn 
     }
     const struct wire_channels_reply *reply = call_fixed(call);
     rest.at = call_tail(call, &rest.nbytes);
-    for (uint32_t i = 0; !stop && i < reply->count; i++) {
-        stop = report(session, &rest, fn, context, after);
-    }
-    if (stop < 0) {
-        r = error(STATUS_INTERNAL, "tensorcxd sent a list that is cut short");
+    for (uint32_t i = 0; r == STATUS_OK && !stop && i < reply->count; i++) {
+        r = report(session, &rest, fn, context, after, &stop);
     }
     *ret_more = reply->more && !stop;
     if (r == STATUS_OK && *ret_more && *after <= fixed.after) {
