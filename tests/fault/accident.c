@@ -2,13 +2,14 @@
  * accident.c - preloaded into a client or a daemon, lets one accident happen at a chosen moment
  *
  * Which one, and when, a test says in a page of the file $ACCIDENT, at any time; with
- * $ACCIDENT_SPARES_PROGRAM it happens to libraries only. Stands between the program and libc; knows
- * neither the client nor the daemon. What a plain call may fail with is in
- * accident_calls.h; here are those that need more than a line.
+ * $ACCIDENT_SPARES_PROGRAM it happens to libraries only, with $ACCIDENT_ONLY_IN to some of them.
+ * Stands between the program and libc; knows neither the client nor the daemon. What a plain call
+ * may fail with is in accident_calls.h; here are those that need more than a line.
  */
 #include "accident.h"
 
 #include <errno.h>
+#include <execinfo.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -22,9 +23,37 @@ static struct accident *accident = &none;
 static long ignored;
 static long *blocks = &ignored;
 static const void *spared_begin, *spared_end; /* code to which nothing happens */
+static const char *only_in; /* if set, a part of the path of those libraries to which it does */
 
 /* The next function of this name, after ours. */
 #define REAL(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
+
+/* Whether one of these libraries asks for memory, by itself or through Python and libc, and not
+ * another extension. (Where the unwinder itself does, it does not.) */
+static int is_for_them(void) {
+    static __thread int is_looking;
+    static const char *const between[] = {"accident", "libc.", "libpython", "python"};
+    void *frames[64];
+    Dl_info info;
+    int found = -1;
+
+    if (is_looking++ == 0) {
+        int count = backtrace(frames, 64);
+        for (int i = 0; i < count && found < 0; i++) {
+            if (!dladdr(frames[i], &info)) {
+                continue;
+            }
+            const char *name = strrchr(info.dli_fname, '/');
+            int is_between = 0;
+            for (size_t b = 0; name && b < sizeof between / sizeof *between; b++) {
+                is_between |= strncmp(name + 1, between[b], strlen(between[b])) == 0;
+            }
+            found = is_between ? -1 : strstr(info.dli_fname, only_in) != NULL;
+        }
+    }
+    is_looking--;
+    return found > 0;
+}
 
 /* Whether this can happen to the function that returns to `caller`. */
 static int is_planned(enum accident_kind kind, const int numbers[], const void *caller) {
@@ -36,7 +65,7 @@ static int is_planned(enum accident_kind kind, const int numbers[], const void *
             return 0;
         }
     }
-    return 1;
+    return !only_in || is_for_them();
 }
 
 /* What `function` is to fail with now, one of `numbers`; 0: nothing. */
@@ -98,6 +127,7 @@ __attribute__((constructor)) static void begin(void) {
         abort();
     }
     close(fd);
+    only_in = getenv("ACCIDENT_ONLY_IN");
     if (getenv("ACCIDENT_SPARES_PROGRAM")) {
         dl_iterate_phdr(spare_program, NULL);
     }
@@ -120,10 +150,6 @@ __attribute__((constructor)) static void begin(void) {
 
 ACCIDENT_CALLS(DEFINE)
 ACCIDENT_RETURNING_CALLS(DEFINE_RETURNING)
-
-void *mmap64(void *address, size_t nbytes, int protection, int flags, int fd, off64_t offset) {
-    return mmap(address, nbytes, protection, flags, fd, offset);
-}
 
 /* --------------------------------------------------------------------------------------- memory */
 

@@ -39,7 +39,6 @@
     CALL(DESCRIPTOR, int, accept4, (int fd, struct sockaddr *address, socklen_t *size, int flags), (fd, address, size, flags), \
          -1, EMFILE, ENFILE, ENOMEM, ECONNABORTED, EINTR) \
     CALL(DESCRIPTOR, int, memfd_create, (const char *name, unsigned flags), (name, flags), -1, EMFILE, ENFILE, ENOMEM) \
-    CALL(DESCRIPTOR, int, shm_open, (const char *name, int flags, mode_t mode), (name, flags, mode), -1, EMFILE, ENFILE, ENOSPC, EEXIST) \
     CALL(DESCRIPTOR, int, pipe2, (int ends[2], int flags), (ends, flags), -1, EMFILE, ENFILE) \
     CALL(DESCRIPTOR, int, eventfd, (unsigned count, int flags), (count, flags), -1, EMFILE, ENFILE, ENOMEM) \
     CALL(DESCRIPTOR, int, epoll_create1, (int flags), (flags), -1, EMFILE, ENFILE, ENOMEM) \
@@ -55,7 +54,7 @@
     CALL(SYSTEM, ssize_t, getrandom, (void *bytes, size_t nbytes, unsigned flags), (bytes, nbytes, flags), -1, ENOSYS, EINTR) \
     CALL(SYSTEM, int, stat, (const char *path, struct stat *info), (path, info), -1, ENOMEM) \
     CALL(SYSTEM, int, lstat, (const char *path, struct stat *info), (path, info), -1, ENOMEM) \
-    CALL(SYSTEM, int, statvfs, (const char *path, struct statvfs *info), (path, info), -1, ENOSYS) \
+    CALL(SYSTEM, int, fstatvfs, (int fd, struct statvfs *info), (fd, info), -1, ENOSYS) \
     CALL(SYSTEM, int, access, (const char *path, int mode), (path, mode), -1, ENOMEM) \
     CALL(SYSTEM, char *, realpath, (const char *path, char *resolved), (path, resolved), NULL, ENOMEM) \
     CALL(SYSTEM, char *, getcwd, (char *path, size_t size), (path, size), NULL, ENOENT, ENOMEM) \

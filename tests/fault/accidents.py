@@ -65,7 +65,7 @@ class Accidents:
     """The accidents of one process; `environment` is for its start."""
 
     def __init__(self, built: Path, folder: str, name: str):
-        path = f"{folder}/{name}.accidents"
+        self.path = path = f"{folder}/{name}.accidents"
         with open(path, "w+b") as file:
             file.truncate(mmap.PAGESIZE)
             self.page = Page.from_buffer(mmap.mmap(file.fileno(), mmap.PAGESIZE))

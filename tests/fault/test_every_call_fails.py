@@ -5,7 +5,7 @@ So a new call is not forgotten. accident_calls.h has those that fail.
 
 import subprocess
 
-from daemon import ROOT
+from daemon import PACKAGES, PROGRAM, ROOT
 
 # What our own objects import, and accidents leave alone.
 CANNOT_FAIL = {
@@ -29,7 +29,7 @@ CANNOT_FAIL = {
         posix_spawnattr_setsigmask sem_destroy sem_init sem_post sem_trywait sched_yield sigaction
         signal sigprocmask umask setsid nanosleep""",
     "what they give back is gone in any case": """
-        close fclose munmap shutdown shm_unlink inotify_rm_watch""",
+        close fclose munmap shutdown inotify_rm_watch""",
     "each does without: a limit, an affinity, a buffer's size, an order of devices": """
         sched_setaffinity setrlimit setsockopt setenv unsetenv""",
     "to 0, 1, 2 and 3, which no limit keeps from being opened": "dup2",
@@ -68,6 +68,13 @@ def test_no_call_is_forgotten(built):
     assert wanted - fail - cannot == set()
     assert cannot - wanted == set(), "nobody calls these any more"
     assert cannot & fail == set(), "these do fail"
+
+
+def test_all_that_fail_are_called(built):
+    called = symbols("-D", "--undefined-only", PROGRAM)  # with libuv
+    called |= symbols("-D", "--undefined-only", PACKAGES / "tensorcx" / "lib" / "libtensorcx.so.0")
+    fail = symbols("-D", "--defined-only", built / "accident.so")
+    assert fail - called == set()
 
 
 def test_no_function_of_libuv_is_forgotten():

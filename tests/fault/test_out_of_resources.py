@@ -16,6 +16,7 @@ from accidents import (
     MAPPING,
     MEMORY,
     MESSAGE,
+    OF_CHANNELS,
     OPERATIONS,
     OPTIONS,
     VARIANTS,
@@ -44,7 +45,7 @@ MAY_SAY_AFTER = {
     "getsockopt": {Status.DENIED},  # nobody knows who serves
 }
 
-each_operation = pytest.mark.parametrize("operation", OPERATIONS)
+each_operation = pytest.mark.parametrize("operation", [*OPERATIONS, *OF_CHANNELS])
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Scene:
         assert again == (0, ""), (function, error, status, text)
         # What a connection that is lost had, or one that forked and had no page, the daemon has
         # again when nothing of that connection is left.
-        self.drops = not is_end and operation != "fork"
+        self.drops = not is_end and not operation.startswith("fork")
         return happened
 
     def end(self):
