@@ -61,23 +61,27 @@ static bool is_using(const struct client *client) {
     return lifepage_is_open(&client->page) || (has_imports && process_is_watched(&client->process));
 }
 
-/* Takes back some of what it had; if there is more, the rest follows later. */
+/* Takes back some of what it had, or only its children; if there is more, the rest follows later.
+ */
 static void return_some(struct client *client) {
     struct server *server = client->server;
-    bool has_names = catalog_drop(&server->catalog, &client->names);
-    bool has_holds = holds_return_some(&client->holds);
+    bool has_more = forkpages_free_some(&client->forks);
 
-    list_remove(&client->ended);
-    if (has_names || has_holds) {
-        list_prepend(&server->ended, &client->ended);
+    if (client->state == CLIENT_ENDED) {
+        has_more |= catalog_drop(&server->catalog, &client->names);
+        has_more |= holds_return_some(&client->holds);
+    }
+    list_remove(&client->returning);
+    if (has_more) {
+        list_prepend(&server->returning, &client->returning);
         server->return_ms = server_now(server) + 1;
     }
 }
 
 static void return_all(struct client *client) {
-    while (!list_is_empty(&client->ended)) {
+    do {
         return_some(client);
-    }
+    } while (!list_is_empty(&client->returning));
 }
 
 /* The process is gone. What its children may use stays. */
@@ -109,7 +113,7 @@ void client_close(struct client *client, const char *reason, bool gone) {
         return_all(client);
     }
     if (client->state == CLIENT_ENDED && client->forks.count == 0 &&
-        list_is_empty(&client->ended)) {
+        list_is_empty(&client->returning)) {
         client->state = CLIENT_GONE;
         participants_fini(&client->participants);
         holds_fini(&client->holds);
@@ -152,12 +156,15 @@ int client_watch_process(struct client *client) {
                : process_watch(&client->process, client->server->uv, client->fd, client->pid);
 }
 
-static void on_fork_page_closed(struct forkpages *forks) {
-    struct client *client = container_of(forks, struct client, forks);
-
+static void go_on_returning(struct client *client) {
+    return_some(client);
     if (!client_is_connected(client)) {
         client_close(client, "", false);
     }
+}
+
+static void on_fork_page_closed(struct forkpages *forks) {
+    go_on_returning(container_of(forks, struct client, forks));
 }
 
 static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_node *node) {
@@ -219,31 +226,29 @@ static void leave(struct client *client) {
     }
 }
 
-/* The client that ended first and still has something, or NULL. */
-static struct client *first_ended(const struct server *server) {
-    return list_is_empty(&server->ended) ? NULL
-                                         : container_of(server->ended.next, struct client, ended);
+/* Who has something to give back for longest, or NULL. */
+static struct client *first_returning(const struct server *server) {
+    return list_is_empty(&server->returning)
+               ? NULL
+               : container_of(server->returning.next, struct client, returning);
 }
 
-bool clients_end(struct server *server) {
-    bool any = first_ended(server) != NULL;
-    struct client *client;
+bool clients_return_all(struct server *server) {
+    bool any = first_returning(server) != NULL;
 
-    while ((client = first_ended(server))) {
-        return_all(client);
-        client_close(client, "", false);
+    while (first_returning(server)) {
+        go_on_returning(first_returning(server));
     }
     return any;
 }
 
 static uint64_t return_due(struct server *server, uint64_t now_ms) {
-    struct client *client = first_ended(server);
+    struct client *client = first_returning(server);
 
     if (client && server->return_ms <= now_ms) {
-        return_some(client);
-        client_close(client, "", false);
+        go_on_returning(client);
     }
-    return first_ended(server) ? server->return_ms : UINT64_MAX;
+    return first_returning(server) ? server->return_ms : UINT64_MAX;
 }
 
 static uint64_t resend_due(struct server *server, uint64_t now_ms) {
@@ -354,7 +359,7 @@ static void init_books(struct client *client) {
     struct server *server = client->server;
 
     output_init(&client->output, server->options->max_output);
-    list_init(&client->ended);
+    list_init(&client->returning);
     list_init(&client->names);
     list_init(&client->parked);
     client->page.closed = on_page_closed;

@@ -34,7 +34,7 @@ enum client_state { CLIENT_NEW = WIRE_NEW, CLIENT_READY = WIRE_READY, CLIENT_END
 struct client {
     struct list link;      /* server::clients, by id; once gone server::gone */
     struct list silent;    /* server::silent until it says HELLO */
-    struct list ended;     /* server::ended while what it held goes back */
+    struct list returning; /* server::returning while what it or children had goes back */
     struct server *server; /* borrowed: owns us */
     uint64_t id;
     uint64_t opened_ms;
@@ -80,12 +80,12 @@ void client_drop(struct client *client, const char *rule);
 /* Sends, or keeps for later what the socket does not take now (output.h); may close the client. */
 void client_send(struct client *client, const struct frame *frame);
 
-/* Sends again what the kernel had no memory for, and takes back some of what the ended held.
+/* Sends again what the kernel had no memory for, and takes back some of what goes back in steps.
  * Returns when to call it again. */
 uint64_t clients_do_due(struct server *server, uint64_t now_ms);
 
-/* Takes back all that the ended held. Returns whether there was anything. */
-bool clients_end(struct server *server);
+/* Takes back at once what goes back in steps. Returns whether there was anything. */
+bool clients_return_all(struct server *server);
 
 /* From now on it is gone only when its process is, all of it, unless it maps no memory of devices
  * any more. 0 or a negative errno. */

@@ -7,10 +7,14 @@
 #include "log.h"
 #include "step.h"
 
+/* So that others need not wait long while a child ends that had many. */
+enum { FREED_AT_ONCE = 512 };
+
 void forkpages_init(struct forkpages *forks) {
     list_init(&forks->open);
     forks->noted = forks->count = forks->unwatched = 0;
     memset(forks->until_end, 0, sizeof forks->until_end);
+    memset(forks->unneeded, 0, sizeof forks->unneeded);
 }
 
 /* The page before `link` in the list of open ones, or NULL. */
@@ -48,15 +52,13 @@ static void hand_on(struct forkpage *page, struct forkpage *next, enum fork_kind
     struct forkpages *forks = page->forks;
     struct heap *parked = &page->parked[kind];
 
-    while (parked->root && !needs(next, parked->root)) {
+    while ((next || forks->unwatched) && parked->root && !needs(next, parked->root)) {
         struct heap_node *node = heap_pop(parked);
         if (!park_until_end(forks, kind, node)) {
-            forks->freed(forks, kind, node);
+            heap_push(&forks->unneeded[kind], node);
         }
     }
-    if (next) {
-        heap_meld(&next->parked[kind], parked);
-    }
+    heap_meld(next ? &next->parked[kind] : &forks->unneeded[kind], parked);
 }
 
 static void forkpage_close(struct forkpage *page) {
@@ -81,14 +83,23 @@ static void on_closed(struct lifepage *lifepage) {
     forks->closed(forks);
 }
 
-void forkpages_process_gone(struct forkpages *forks) {
-    struct heap_node *node;
+bool forkpages_free_some(struct forkpages *forks) {
+    bool has_more = false;
 
+    for (int kind = 0; kind < FORK_KINDS; kind++) {
+        struct heap *unneeded = &forks->unneeded[kind];
+        for (int left = FREED_AT_ONCE; left > 0 && unneeded->root; left--) {
+            forks->freed(forks, kind, heap_pop(unneeded));
+        }
+        has_more |= unneeded->root != NULL;
+    }
+    return has_more;
+}
+
+void forkpages_process_gone(struct forkpages *forks) {
     forks->unwatched = 0;
     for (int kind = 0; kind < FORK_KINDS; kind++) {
-        while ((node = heap_pop(&forks->until_end[kind]))) {
-            forks->freed(forks, kind, node);
-        }
+        heap_meld(&forks->unneeded[kind], &forks->until_end[kind]);
     }
 }
 

@@ -5,11 +5,12 @@
  * the mapping. The page is closed when nobody has it mapped any more. What the client lets go
  * meanwhile is parked on the newest open page, if it began before that one; when the page is
  * closed, what began before the next older page as well moves on to that one, all at once, and the
- * rest is free. Each client has one `struct forkpages`. Knows neither what it parks
- * nor messages: that is a node whose key tells after how many notes it began.
+ * rest is free, in steps. Each client has one `struct forkpages`. Knows neither what it parks nor
+ * messages: that is a node whose key tells after how many notes it began.
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "heap.h"
@@ -30,7 +31,7 @@ struct forkpages {
     struct lifepages *pages; /* borrowed: outlives us */
     void (*freed)(struct forkpages *forks, enum fork_kind kind,
                   struct heap_node *node);   /* no page needs it any more */
-    void (*closed)(struct forkpages *forks); /* a page is; after `freed` */
+    void (*closed)(struct forkpages *forks); /* a page is: there may be something to free */
     uint64_t max;                            /* of open pages */
 
     uint64_t noted;   /* FORK notes until now */
@@ -40,6 +41,7 @@ struct forkpages {
     uint64_t unwatched; /* the last note without a page, as if that were open until the process
                            ends; 0: none */
     struct heap until_end[FORK_KINDS]; /* parked for that */
+    struct heap unneeded[FORK_KINDS];  /* parked for nothing any more */
 };
 
 /* `pages`, `freed`, `closed` and `max` are filled in by the caller. */
@@ -52,8 +54,11 @@ int forkpages_note(struct forkpages *forks, int fd);
 /* Parks `node`, unless no page needs it. Returns whether it is parked; heap_remove() ends that. */
 int forkpages_park(struct forkpages *forks, enum fork_kind kind, struct heap_node *node);
 
-/* The client's process is gone: so is what waited for that, and no page did. */
+/* Frees what nothing needs any more, some of it. Returns whether it is to be called again. */
+bool forkpages_free_some(struct forkpages *forks);
+
+/* The client's process is gone: nothing needs what waited for that, and no page did. */
 void forkpages_process_gone(struct forkpages *forks);
 
-/* Closes all pages at once. */
+/* Closes all pages at once. What they needed is still to be freed. */
 void forkpages_fini(struct forkpages *forks);

@@ -54,7 +54,7 @@ static int check_admission(struct call *call) {
         return turn_away(call, STATUS_LIMIT, "%s", client->refused);
     }
     if (server->clients_count - server->silent_count >= max) {
-        clients_end(server);
+        clients_return_all(server);
     }
     if (server->clients_count - server->silent_count >= max) {
         log_warn("event=client.refused reason=\"as many clients as --max-clients allows\"");

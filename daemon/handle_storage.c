@@ -46,7 +46,7 @@ int grant_all(struct call *call, struct storage *const *storages, uint32_t count
 
 bool make_room(struct call *call) {
     struct server *server = call->server;
-    bool any = clients_end(server);
+    bool any = clients_return_all(server);
 
     any |= catalog_expire_all(&server->catalog, server_now(server));
     any |= tickets_expire(&server->tickets) > 0;

@@ -74,6 +74,7 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
 
     assert(hold->grants == 0);
     table_remove(&holds->by_storage, storage->id);
+    holds->has_moved = true;
     *bytes_on(holds, storage) -= storage->nbytes;
     storage->holders--;
     holds->storages->holds--;
@@ -122,8 +123,7 @@ bool holds_return_some(struct holds *holds) {
         hold->storage->is_spoilt |= hold->grants > 0 && hold->storage->device;
         if (hold->grants && !hold_park(holds, hold)) {
             hold_freed(holds, &hold->parked);
-            holds->cursor--; /* what came after it may be there now, or somewhere before */
-            holds->has_moved = true;
+            holds->cursor--; /* what came after it may be there now */
         }
     }
     return true;

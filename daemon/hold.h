@@ -41,7 +41,7 @@ struct holds {
     uint64_t bytes;          /* of the storages held, parked ones included: on the CPU, */
     uint64_t device_bytes;   /* and on devices */
     size_t cursor;           /* holds_return_some(): where it is, */
-    bool has_moved;          /* and whether some may be where it has been */
+    bool has_moved;          /* and whether others may be where it has been */
 };
 
 /* `storages`, `tickets` and `forks` are filled in by the caller. fini asserts that nothing is held.

@@ -295,7 +295,7 @@ int server_init(struct server *server, const struct options *options,
     server->options = options;
     list_init(&server->clients);
     list_init(&server->silent);
-    list_init(&server->ended);
+    list_init(&server->returning);
     list_init(&server->gone);
     list_init(&server->ready);
     if (getrandom(&server->boot_id, sizeof server->boot_id, 0) != sizeof server->boot_id) {

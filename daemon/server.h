@@ -45,7 +45,7 @@ struct server {
 
     struct list clients;    /* of struct client, by id; owned */
     struct list silent;     /* those that have not said HELLO yet, the oldest first */
-    struct list ended;      /* those whose holds are being taken back, the oldest first */
+    struct list returning;  /* of struct client: what they had, or children, goes back in steps */
     struct list gone;       /* of struct client, to be freed before the loop goes on; owned */
     struct list ready;      /* of struct waiter: calls to run again */
     uint64_t clients_count; /* gone ones not included */
@@ -53,7 +53,7 @@ struct server {
     uint64_t connected;     /* of these, with an open socket */
     uint64_t next_client;
     uint64_t resend_ms; /* when to send again to starved clients; 0: there are none */
-    uint64_t return_ms; /* when to take back more of what `ended` have */
+    uint64_t return_ms; /* when `returning` go on */
 
     uint64_t boot_id, started_ms;
     uint64_t requests, dropped, waiting;

@@ -36,8 +36,9 @@ static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_n
     participant_freed(node);
 }
 
-static void on_closed(struct forkpages *forks) {
-    (void)forks;
+static void free_all(struct forkpages *forks) {
+    while (forkpages_free_some(forks)) {
+    }
 }
 
 static void setup(struct fixture *f) {
@@ -45,7 +46,7 @@ static void setup(struct fixture *f) {
         .storages = {.max = 100},
         .account.has_client = true,
         .channels = {.storages = &f->storages, .max = CHANNELS},
-        .forks = {.pages = &f->pages, .freed = on_freed, .closed = on_closed, .max = 10},
+        .forks = {.pages = &f->pages, .freed = on_freed, .closed = free_all, .max = 10},
         .alice = {.forks = &f->forks, .holds = &f->holds, .client = ALICE, .max = HANDLES},
         .bob = {.forks = &f->forks, .holds = &f->holds, .client = BOB, .max = HANDLES},
         .holds = {.storages = &f->storages, .tickets = &f->tickets, .forks = &f->forks}};
@@ -66,6 +67,7 @@ static void teardown(struct fixture *f) {
     while (holds_return_some(&f->holds)) {
     }
     forkpages_fini(&f->forks);
+    free_all(&f->forks);
     participants_fini(&f->alice);
     participants_fini(&f->bob);
     channels_fini(&f->channels);

@@ -29,8 +29,9 @@ static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_n
     hold_freed(&container_of(forks, struct fixture, forks)->holds, node);
 }
 
-static void on_closed(struct forkpages *forks) {
-    (void)forks;
+static void free_all(struct forkpages *forks) {
+    while (forkpages_free_some(forks)) {
+    }
 }
 
 static void setup(struct fixture *f) {
@@ -38,7 +39,7 @@ static void setup(struct fixture *f) {
         .storages = {.max = 1000},
         .account.has_client = true,
         .tickets = {.storages = &f->storages, .now = now},
-        .forks = {.pages = &f->pages, .freed = on_freed, .closed = on_closed, .max = PAGES},
+        .forks = {.pages = &f->pages, .freed = on_freed, .closed = free_all, .max = PAGES},
         .holds = {.storages = &f->storages, .tickets = &f->tickets, .forks = &f->forks}};
     log_set_level(LOG_ERROR);
     storages_init(&f->storages);
@@ -53,6 +54,7 @@ static void teardown(struct fixture *f) {
     while (holds_return_some(&f->holds)) {
     }
     forkpages_fini(&f->forks);
+    free_all(&f->forks);
     EXPECT_EQ(0, f->forks.count);
     EXPECT_EQ(0, f->pages.pages.count);
     holds_fini(&f->holds);
@@ -154,7 +156,77 @@ TEST(notes_without_a_page_are_one_page_that_the_end_of_the_process_closes) {
     close_page(&f, page);
     EXPECT_TRUE(lives(&f, first) && lives(&f, second));
     forkpages_process_gone(&f.forks);
+    free_all(&f.forks);
     EXPECT_TRUE(!lives(&f, first) && !lives(&f, second));
+    teardown(&f);
+}
+
+static void leave(struct forkpages *forks) {
+    (void)forks;
+}
+
+TEST(what_many_children_had_is_freed_in_steps) {
+    enum { MANY = 3000 };
+    struct fixture f;
+    setup(&f);
+    f.storages.max = MANY;
+    f.forks.closed = leave;
+    uint64_t first = given_held(&f);
+    while (f.storages.by_id.count < MANY) {
+        given_held(&f);
+    }
+    int page = given_fork(&f);
+    for (uint64_t id = first; id < first + MANY; id++) {
+        let_go(&f, id);
+    }
+
+    close_page(&f, page);
+    EXPECT_EQ(MANY, f.storages.by_id.count);
+    EXPECT_TRUE(forkpages_free_some(&f.forks));
+    EXPECT_TRUE(f.storages.by_id.count > MANY / 2 && f.storages.by_id.count < MANY);
+    free_all(&f.forks);
+    EXPECT_EQ(0, f.storages.by_id.count);
+    teardown(&f);
+}
+
+TEST(a_hold_that_is_to_be_freed_may_be_granted_again) {
+    struct fixture f;
+    setup(&f);
+    f.forks.closed = leave;
+    uint64_t id = given_held(&f);
+    int page = given_fork(&f);
+    let_go(&f, id);
+    close_page(&f, page);
+
+    EXPECT_EQ(0, hold_grant(&f.holds, storage_find(&f.storages, id)));
+    free_all(&f.forks);
+    EXPECT_TRUE(lives(&f, id));
+    let_go(&f, id);
+    EXPECT_TRUE(!lives(&f, id));
+    teardown(&f);
+}
+
+TEST(none_is_left_when_children_end_while_holds_go_back) {
+    enum { MANY = 4000 };
+    struct fixture f;
+    int pages[PAGES];
+    setup(&f);
+    f.storages.max = MANY;
+    for (int i = 0; i < PAGES; i++) {
+        for (int j = 0; j < MANY / PAGES; j++) {
+            given_held(&f);
+        }
+        pages[i] = given_fork(&f);
+    }
+
+    for (int i = 0; i < PAGES; i++) {
+        holds_return_some(&f.holds);
+        close_page(&f, pages[i]);
+    }
+    while (holds_return_some(&f.holds)) {
+    }
+    EXPECT_EQ(0, holds_count(&f.holds));
+    EXPECT_EQ(0, f.storages.by_id.count);
     teardown(&f);
 }
 

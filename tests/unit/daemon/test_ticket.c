@@ -183,5 +183,7 @@ TEST(a_parked_hold_counts_as_done) {
     EXPECT_EQ(1, expire_at(&f, LEASE_MS + 5));
     EXPECT_EQ(1, storage->holders);
     forkpages_fini(&f.forks);
+    while (forkpages_free_some(&f.forks)) {
+    }
     teardown(&f);
 }
