@@ -237,7 +237,9 @@ def _put(options: argparse.Namespace) -> None:
 def _load(file: str) -> np.ndarray[Any, np.dtype[Any]]:
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError):
+    except OSError:
+        raise
+    except Exception:  # all that NumPy's parsers raise
         array = None
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{file} is no .npy file with an array of numbers")

@@ -226,10 +226,19 @@ def test_get_writes_to_standard_output():
     cx.delete("x")
 
 
-@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00garbage"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"no array", b"\x93NUMPY\x01\x00garbage", b"PK\x03\x04"),
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4',\n",  # as Python 2 did not write it
+    ],
+)
 def test_put_takes_only_npy_files_with_numbers(tmp_path, content):
     file = tmp_path / "file.npy"
     file.write_bytes(content)
     assert "no .npy file" in failure("put", "x", file)
+
+
+def test_put_takes_no_npz_file(tmp_path):
     np.savez(tmp_path / "several.npz", a=np.zeros(2), b=np.zeros(3))
     assert "no .npy file" in failure("put", "x", tmp_path / "several.npz")
