@@ -35,20 +35,19 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device) {
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     struct device *found = device_find(device);
-    CUresult result = CUDA_SUCCESS;
 
     BEGIN(DRIVER);
     if (!found) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
     pthread_mutex_lock(&lock);
-    if (found->context.references == 0) {
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    } else {
-        found->context.references--;
-    }
+    int references = found->context.references;
+    found->context.references -= references > 0;
     pthread_mutex_unlock(&lock);
-    return result;
+    if (references == 1) {
+        ipc_end(device);
+    }
+    return references > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *ret_flags, int *ret_active) {

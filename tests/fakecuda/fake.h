@@ -120,6 +120,11 @@ char *range_host(CUdeviceptr address, size_t nbytes, int access);
 /* Maps a descriptor's memory at its own address; NULL: cannot. */
 char *range_map_anywhere(int fd, size_t nbytes);
 
+/* ------------------------------------------------------------------------------------- ipc.c */
+
+/* Frees what was allocated in the context of the device. */
+void ipc_end(CUdevice device);
+
 /* ----------------------------------------------------------------------- stream.c, capture.c */
 
 struct work {

@@ -84,22 +84,42 @@ static struct piece *take_piece(CUdeviceptr address) {
     return NULL;
 }
 
+/* False: none begins there. */
+static int free_piece(CUdeviceptr address) {
+    struct piece *piece = take_piece(address);
+
+    if (!piece) {
+        return 0;
+    }
+    struct range *range = range_covering(address, 1);
+    if (--range->count == 0) {
+        munmap(range->host, range->nbytes);
+        ledger_free(&range->identity);
+        range_remove(range);
+    }
+    free(piece);
+    return 1;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address) {
     BEGIN(CONTEXT);
     streams_wait(device_current()); /* as the driver does */
     pthread_rwlock_wrlock(&memory_lock);
-    struct piece *piece = take_piece(address);
-    if (piece) {
-        struct range *range = range_covering(address, 1);
-        if (--range->count == 0) {
-            munmap(range->host, range->nbytes);
-            ledger_free(&range->identity);
-            range_remove(range);
+    int was_there = free_piece(address);
+    pthread_rwlock_unlock(&memory_lock);
+    return was_there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void ipc_end(CUdevice device) {
+    pthread_rwlock_wrlock(&memory_lock);
+    struct piece *next;
+    for (struct piece *piece = pieces; piece; piece = next) {
+        next = piece->next;
+        if (range_covering(piece->address, 1)->device == device) {
+            free_piece(piece->address);
         }
     }
     pthread_rwlock_unlock(&memory_lock);
-    free(piece);
-    return piece ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *ret_base, size_t *ret_nbytes, CUdeviceptr address) {

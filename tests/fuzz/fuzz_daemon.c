@@ -21,6 +21,7 @@
 #include "codec.h"
 #include "commit.h"
 #include "connection.h"
+#include "driver.h"
 #include "fuzz.h"
 #include "log.h"
 #include "page.h"
@@ -309,6 +310,15 @@ static void start(void) {
     }
 }
 
+/* A daemon leaves its memory of cuda=ipc to the end of its process. */
+static void end_contexts(void) {
+    const char *why;
+    const struct cuda_driver *driver = cuda_driver_is_loaded() ? cuda_driver(&why) : NULL;
+
+    while (driver && driver->context_release(0) == CUDA_SUCCESS) {
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     struct input input = {data, nbytes};
 
@@ -331,6 +341,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     }
     server.stop_reason = "the input ends";
     server_run(&server);
+    end_contexts();
     for (int i = 0; i < CLIENTS; i++) {
         hang_up(&peers[i]);
     }

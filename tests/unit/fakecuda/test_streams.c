@@ -213,6 +213,22 @@ TEST(without_a_current_context_most_calls_fail) {
     EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, driver->context_push(context));
 }
 
+TEST(the_last_reference_to_a_context_ends_its_memory) {
+    CUcontext again;
+    CUdeviceptr got;
+
+    driver = given_context();
+    size_t left = free_bytes();
+    EXPECT_EQ(CUDA_SUCCESS, driver->alloc(&got, 1));
+    EXPECT_EQ(CUDA_SUCCESS, driver->context_retain(&again, 0));
+    EXPECT_EQ(CUDA_SUCCESS, driver->context_release(0));
+    EXPECT_TRUE(free_bytes() < left);
+    EXPECT_EQ(CUDA_SUCCESS, driver->context_release(0));
+    EXPECT_EQ(CUDA_SUCCESS, driver->context_retain(&again, 0));
+    EXPECT_EQ(left, free_bytes());
+    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, driver->free(got));
+}
+
 static void calls_what_its_parent_initialised(void) {
     EXPECT_EQ(CUDA_ERROR_NOT_INITIALIZED, driver->init(0));
     EXPECT_EQ(CUDA_ERROR_NOT_INITIALIZED, driver->context_synchronize());
