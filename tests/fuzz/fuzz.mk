@@ -1,8 +1,9 @@
 # Random input for everything that reads what others have written; included by tests.mk.
 #
-# fuzz_*.c: each is a program of its own under libFuzzer, with AddressSanitizer and UBSan. seeds.py makes the first inputs; what
-# was found to be interesting stays in build/fuzz/corpus. An input that fails is written to build/fuzz; the program, given its
-# path, repeats it.
+# fuzz_*.c: each is a program of its own under libFuzzer, with AddressSanitizer and UBSan. seeds.py makes the first inputs and
+# unpacks those in corpus/; what is found to be interesting stays in build/fuzz/corpus until `make fuzz-keep` takes what adds
+# to the others into corpus/. fuzz_files.py changes files. An input that fails is written to build/fuzz; the program, given
+# its path, repeats it.
 
 FUZZ         := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_SECONDS ?= 150
@@ -35,7 +36,7 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o
 FUZZ_CUDA = LD_LIBRARY_PATH=$(FAKE) FAKECUDA_DIR=$(CURDIR)/$(BUILD)/cuda \
             FAKECUDA_DEVICES=00000000000000000000000000000001:8388608:vfr
 
-.PHONY: fuzz fuzz-smoke fuzz-run
+.PHONY: fuzz fuzz-smoke fuzz-run fuzz-keep fuzz-keep-run
 fuzz-run: $(FUZZ:%=$(BUILD)/fuzz/%) $(FAKE)/libcuda.so.1
 	@rm -rf $(BUILD)/seeds $(BUILD)/cuda; mkdir -p $(BUILD)/cuda; PYTHONPATH=tests/support $(PYTHON) tests/fuzz/seeds.py $(BUILD)/seeds
 	@set -e; for t in $(FUZZ); do mkdir -p $(BUILD)/corpus/$$t; \
@@ -43,8 +44,22 @@ fuzz-run: $(FUZZ:%=$(BUILD)/fuzz/%) $(FAKE)/libcuda.so.1
 	        >$(BUILD)/$$t.log 2>&1 || { cat $(BUILD)/$$t.log; exit 1; }; \
 	    echo "== $$t: $$(tail -n 1 $(BUILD)/$$t.log)"; done
 
-## fuzz: random input for everything that reads what others have written, 15 minutes; fuzz-smoke: one minute
-fuzz fuzz-smoke:
+MAKE_FUZZ = $(MAKE) BUILD=build/fuzz CC=clang SANITIZE=address,undefined,fuzzer-no-link CFLAGS='-O1 -g' WERROR=-Werror
+
+## fuzz: random input for everything that reads what others have written, 18 minutes; fuzz-smoke: one minute
+fuzz-smoke: export FUZZ_SECONDS = 10
+fuzz fuzz-smoke: all
 	./bootstrap tools
-	$(MAKE) BUILD=build/fuzz CC=clang SANITIZE=address,undefined,fuzzer-no-link CFLAGS='-O1 -g' WERROR=-Werror \
-	    fuzz-run $(if $(filter fuzz-smoke,$@),FUZZ_SECONDS=10)
+	$(MAKE_FUZZ) fuzz-run
+	@PYTHONPATH=$(BUILD)/python:tests/support $(VPY) tests/fuzz/fuzz_files.py $(FUZZ_SECONDS) $(BUILD)/fuzz
+
+fuzz-keep-run: $(FUZZ:%=$(BUILD)/fuzz/%) $(FAKE)/libcuda.so.1
+	@rm -rf $(BUILD)/kept $(BUILD)/cuda; mkdir -p $(BUILD)/cuda
+	@set -e; for t in $(FUZZ); do mkdir -p $(BUILD)/kept/$$t; \
+	    $(FUZZ_CUDA) $(BUILD)/fuzz/$$t -merge=1 -max_len=4096 $(BUILD)/kept/$$t $(BUILD)/seeds/$$t $(BUILD)/corpus/$$t \
+	        >$(BUILD)/$$t.log 2>&1; done
+	@PYTHONPATH=tests/support $(PYTHON) tests/fuzz/seeds.py --keep $(BUILD)/kept
+
+## fuzz-keep: takes the inputs that fuzz has found, as few as do the same, into tests/fuzz/corpus
+fuzz-keep:
+	$(MAKE_FUZZ) fuzz-keep-run

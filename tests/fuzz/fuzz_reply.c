@@ -318,6 +318,52 @@ static void use_device(tcx_client_t *client) {
     (void)tcx_devices(client, on_device, NULL);
 }
 
+static void receive(tcx_channel_t *channel) {
+    for (int i = 0; i < 4; i++) {
+        tcx_tensor_t *tensor = NULL;
+        tcx_bundle_t *bundle = NULL;
+        int r = tcx_channel_recv(channel, 0, 0, &tensor, &bundle);
+        let_go(r, tensor, bundle);
+    }
+}
+
+static void make_new(tcx_client_t *client) {
+    static const tcx_device_t cpu = {TCX_CPU, 0};
+    tcx_tensor_t *tensor = NULL;
+    int r = tcx_zeros(client, cpu, some_array()->dtype, 2, some_array()->shape, &tensor);
+
+    let_go(r, tensor, NULL);
+    (void)tcx_delete(client, "name");
+}
+
+/* Gives on what it got: by a second name, in a bundle, in a message. */
+static void pass_on(tcx_client_t *client) {
+    tcx_channel_options_t options = {0};
+    tcx_tensor_t *tensor = NULL;
+    tcx_tensor_t *again = NULL;
+    tcx_bundle_t *bundle = NULL;
+    tcx_channel_t *channel;
+    const char *path = "a";
+
+    if (tcx_get(client, "name", NULL, &tensor, NULL) != TCX_OK) {
+        return;
+    }
+    tcx_item_t item = {&path, 1, tcx_tensor_array(tensor)};
+    int r = tcx_put(client, "again", item.array, NULL, &again);
+    let_go(r, again, NULL);
+    r = tcx_put_bundle(client, "again", &item, 1, NULL, &bundle);
+    let_go(r, NULL, bundle);
+    if (tcx_channel_open(client, "name", &options, &channel) == TCX_OK) {
+        (void)tcx_channel_send(channel, item.array, 0);
+        (void)tcx_channel_send_bundle(channel, &item, 1, 0);
+        (void)tcx_channel_send(channel, item.array, 0);
+        receive(channel);
+        (void)tcx_channel_shutdown(channel);
+        tcx_channel_close(channel);
+    }
+    let_go(TCX_OK, tensor, NULL);
+}
+
 static void pass_ticket(tcx_client_t *client) {
     char ticket[TCX_TICKET_MAX];
     size_t nbytes;
@@ -344,15 +390,6 @@ static void redeem(tcx_client_t *client) {
     int r = tcx_redeem(client, content.at, content.left, &tensor, &bundle);
 
     let_go(r, tensor, bundle);
-}
-
-static void receive(tcx_channel_t *channel) {
-    for (int i = 0; i < 4; i++) {
-        tcx_tensor_t *tensor = NULL;
-        tcx_bundle_t *bundle = NULL;
-        int r = tcx_channel_recv(channel, 0, 0, &tensor, &bundle);
-        let_go(r, tensor, bundle);
-    }
 }
 
 static void send_some(tcx_channel_t *channel) {
@@ -392,7 +429,7 @@ static void use_channel(tcx_client_t *client, unsigned flags) {
 static void call(tcx_client_t *client, uint64_t kind) {
     tcx_stats_t stats;
 
-    switch (kind % 14) {
+    switch (kind % 16) {
     case 0:
         get(client, 0);
         break;
@@ -431,6 +468,12 @@ static void call(tcx_client_t *client, uint64_t kind) {
         break;
     case 12:
         use_device(client);
+        break;
+    case 13:
+        make_new(client);
+        break;
+    case 14:
+        pass_on(client);
         break;
     default:
         (void)tcx_stats(client, &stats);

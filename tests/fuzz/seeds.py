@@ -1,9 +1,11 @@
 """First inputs for the targets of libFuzzer, made from the protocol's own tables: seeds.py FOLDER.
 
 Each input does something that is right, in the form that its target's head describes, so that what
-the fuzzer changes in it goes wrong deep inside.
+the fuzzer changes in it goes wrong deep inside. What it once found that way is in corpus/, a line
+of base64 each; seeds.py --keep FOLDER writes that.
 """
 
+import base64
 import itertools
 import struct
 import sys
@@ -118,72 +120,8 @@ def reply(
 
 def calls(*kinds: str, early: int = 99) -> bytes:
     known = ["get", "put", "put_bundle", "pass_ticket", "redeem", "queue", "list", "stat"]
-    known += ["clients", "channels", "topic", "wait", "device", "stats"]
+    known += ["clients", "channels", "topic", "wait", "device", "new", "pass_on", "stats"]
     return bytes(known.index(kind) + 1 for kind in kinds).ljust(6, b"\0") + bytes([early])
-
-
-def replies() -> Iterator[bytes]:
-    grant = {"storage": 1, "nbytes": 4096, "segment": 1, "offset": 0}
-    segment = reply("MAP", fd=1, nbytes=65536, segment=1)
-    description = wire.desc((2, 3))
-    got = reply("GET", description, grant=grant, version=1) + segment
-    nothing = sized(b"")
-    yield calls("get") + nothing + got
-    yield calls("get", "get") + nothing + got + reply("GET", description, grant=grant, version=2)
-    index = bundle_index()
-    bundle = wire.desc((len(index),), wire.UINT8, flags=2)
-    yield calls("get") + sized(index) + reply("GET", bundle, grant=grant, version=1) + segment
-    yield (
-        calls("pass_ticket")
-        + nothing
-        + got
-        + reply("TICKET", ticket=7)
-        + reply("REDEEM", grant=grant)
-    )
-    yield (
-        calls("put", "put_bundle") + nothing + reply("PUT", grant=grant | {"nbytes": 24}) + segment
-    )
-    entry = {"desc_nbytes": len(description), "name_nbytes": 4}
-    page = STRUCTS["wire_entry"].pack(**entry) + description + b"name" + bytes(4)
-    yield (
-        calls("list", "stat")
-        + nothing
-        + reply("LIST", page, count=1)
-        + reply("STAT", description, entry=entry)
-    )
-    client = STRUCTS["wire_client"].pack(client=3, program_nbytes=4) + b"fuzz" + bytes(4)
-    yield calls("clients", "stats") + nothing + reply("CLIENTS", client, count=1) + reply("STATS")
-    channel = STRUCTS["wire_channel"].pack(channel=1, name_nbytes=1, count=1) + b"q" + bytes(7)
-    seat = STRUCTS["wire_participant"].pack(client=1)
-    yield calls("channels") + nothing + reply("CHANNELS", channel + seat, count=1)
-    shape = {"capacity": 8, "buffers": 16, "participants": 4, "slots": 8, "buffer_nbytes": 256}
-    buffers = segment + reply("BUFFERS", grant=grant, buffer_nbytes=256)
-    for flags, kind in (0, "queue"), (1, "topic"):
-        seat = {"channel": 1, "flags": flags, "fd": 3 + flags, **shape}
-        yield calls(kind) + nothing + reply("JOIN", grant=grant, **seat) + segment
-        yield calls(kind) + sized(index) + reply("JOIN", slot=1, **seat) * 2 + buffers * 2
-        fetched = reply("FETCH", STRUCTS["wire_grant"].pack(**grant | {"storage": 2}))
-        yield calls(kind) + nothing + reply("JOIN", grant=grant, **seat) + segment + fetched
-    yield calls("wait") + nothing + got
-    device = STRUCTS["wire_device"].pack(device=1, mapping=1, uuid=bytes(15) + b"\1", name=b"fake")
-    known = reply("DEVICES", device, count=1)
-    there = grant | {"segment": ON_DEVICE + 1}
-    on_device = {"segment": ON_DEVICE + 1, "nbytes": 2 << 20, "device": 1}
-    mapped = reply("MAP", fd=5, mapping=1, **on_device)
-    handle = reply("MAP", bytes(64), mapping=2, **on_device)
-    description = wire.desc((2, 3), device=2)[:6] + b"\1" + wire.desc((2, 3), device=2)[7:]
-    answer = reply("GET", description, grant=there, version=1)
-    yield calls("get") + nothing + answer + known + mapped
-    yield calls("get") + nothing + answer + mapped + known
-    yield calls("get") + nothing + answer + known + handle
-    made = reply("ALLOC", grant=there | {"nbytes": 24})
-    yield calls("device") + nothing + known + made + mapped + known
-    yield calls("device", "get", early=2) + nothing + known + made + mapped + answer
-    seat = {"channel": 1, "fd": 3, **shape}
-    yield calls("queue") + nothing + reply("JOIN", grant=there, **seat) + known + mapped
-    for late in "get", "put", "pass_ticket", "queue", "wait":
-        yield calls(late, "stats", "stats", early=0) + nothing + got + reply("STATS") * 2
-    yield calls("get") + nothing + reply("GET", b"no tensor is named so", status=1)
 
 
 def bundle_index() -> bytes:
@@ -195,6 +133,78 @@ def bundle_index() -> bytes:
         found += struct.pack("=IIHHI", 0, len(keys), len(description), 1, 0) + description + keys
         found += bytes(-len(found) % 8)
     return found
+
+
+GRANT = {"storage": 1, "nbytes": 4096, "segment": 1, "offset": 0}
+SHAPE = {"capacity": 8, "buffers": 16, "participants": 4, "slots": 8, "buffer_nbytes": 256}
+SEGMENT = reply("MAP", fd=1, nbytes=65536, segment=1)
+DESCRIPTION = wire.desc((2, 3))
+GOT = reply("GET", DESCRIPTION, grant=GRANT, version=1) + SEGMENT
+NOTHING = sized(b"")
+
+
+def replies() -> Iterator[bytes]:
+    yield calls("get") + NOTHING + GOT
+    yield calls("get", "get") + NOTHING + GOT + reply("GET", DESCRIPTION, grant=GRANT, version=2)
+    bundle = wire.desc((len(bundle_index()),), wire.UINT8, flags=2)
+    bundled = reply("GET", bundle, grant=GRANT, version=1) + SEGMENT
+    yield calls("get") + sized(bundle_index()) + bundled
+    ticket = reply("TICKET", ticket=7) + reply("REDEEM", grant=GRANT)
+    yield calls("pass_ticket") + NOTHING + GOT + ticket
+    put = reply("PUT", grant=GRANT | {"nbytes": 24})
+    yield calls("put", "put_bundle") + NOTHING + put + SEGMENT
+    entry = {"desc_nbytes": len(DESCRIPTION), "name_nbytes": 4}
+    page = STRUCTS["wire_entry"].pack(**entry) + DESCRIPTION + b"name" + bytes(4)
+    listed = reply("LIST", page, count=1) + reply("STAT", DESCRIPTION, entry=entry)
+    yield calls("list", "stat") + NOTHING + listed
+    client = STRUCTS["wire_client"].pack(client=3, program_nbytes=4) + b"fuzz" + bytes(4)
+    yield calls("clients", "stats") + NOTHING + reply("CLIENTS", client, count=1) + reply("STATS")
+    channel = STRUCTS["wire_channel"].pack(channel=1, name_nbytes=1, count=1) + b"q" + bytes(7)
+    seat = STRUCTS["wire_participant"].pack(client=1)
+    yield calls("channels") + NOTHING + reply("CHANNELS", channel + seat, count=1)
+    yield calls("wait") + NOTHING + GOT
+    made = reply("ALLOC", grant=GRANT | {"nbytes": 24})
+    yield calls("new") + NOTHING + made + SEGMENT + reply("DELETE")
+    for late in "get", "put", "pass_ticket", "queue", "wait":
+        yield calls(late, "stats", "stats", early=0) + NOTHING + GOT + reply("STATS") * 2
+    yield calls("get") + NOTHING + reply("GET", b"no tensor is named so", status=1)
+
+
+def replies_of_channels() -> Iterator[bytes]:
+    buffers = SEGMENT + reply("BUFFERS", grant=GRANT, buffer_nbytes=256)
+    for flags, kind in (0, "queue"), (1, "topic"):
+        seat = {"channel": 1, "flags": flags, "fd": 3 + flags, **SHAPE}
+        joined = reply("JOIN", grant=GRANT, **seat) + SEGMENT
+        yield calls(kind) + NOTHING + joined
+        yield calls(kind) + sized(bundle_index()) + reply("JOIN", slot=1, **seat) * 2 + buffers * 2
+        fetched = reply("FETCH", STRUCTS["wire_grant"].pack(**GRANT | {"storage": 2}))
+        yield calls(kind) + NOTHING + joined + fetched
+    shared = reply("PUBLISH", version=2) + reply("ALLOC", b"no room", status=4)
+    joined = reply("JOIN", grant=GRANT, channel=1, fd=3, **SHAPE) + SEGMENT
+    referred = reply("REFER", ref=1) * 2
+    yield (calls("pass_on", early=8) + NOTHING + GOT + shared + joined + referred + reply("STATS"))
+
+
+def replies_of_devices() -> Iterator[bytes]:
+    device = {"device": 1, "uuid": bytes(15) + b"\1", "name": b"fake"}
+    known, by_handle = (
+        reply("DEVICES", STRUCTS["wire_device"].pack(mapping=mapping, **device), count=1)
+        for mapping in (1, 2)
+    )
+    there = GRANT | {"segment": ON_DEVICE + 1}
+    on_device = {"segment": ON_DEVICE + 1, "nbytes": 2 << 20, "device": 1}
+    mapped = reply("MAP", fd=5, mapping=1, **on_device)
+    handle = reply("MAP", bytes(64), mapping=2, **on_device)
+    description = wire.desc((2, 3), device=2, index=1)
+    answer = reply("GET", description, grant=there, version=1)
+    yield calls("get") + NOTHING + answer + known + mapped
+    yield calls("get") + NOTHING + answer + mapped + known
+    yield calls("get") + NOTHING + answer + by_handle + handle
+    made = reply("ALLOC", grant=there | {"nbytes": 24})
+    yield calls("device") + NOTHING + known + made + mapped + known
+    yield calls("device", "get", early=2) + NOTHING + known + made + mapped + answer
+    joined = reply("JOIN", grant=there, channel=1, fd=3, **SHAPE)
+    yield calls("queue") + NOTHING + joined + known + mapped
 
 
 # ----------------------------------------------------------------------------------- the others
@@ -232,7 +242,7 @@ def text() -> Iterator[bytes]:
 
 TARGETS = {
     "daemon": daemons,
-    "reply": replies,
+    "reply": lambda: itertools.chain(replies(), replies_of_channels(), replies_of_devices()),
     "index": index,
     "ring": ring,
     "dlpack": dlpack,
@@ -240,13 +250,30 @@ TARGETS = {
 }
 
 
-def main(folder: Path) -> None:
-    for target, inputs in TARGETS.items():
-        place = folder / f"fuzz_{target}"
+CORPUS = Path(__file__).with_name("corpus")
+
+
+def found(target: str) -> list[bytes]:
+    file = CORPUS / f"{target}.txt"
+    return [base64.b64decode(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def write(folder: Path) -> None:
+    for name, inputs in TARGETS.items():
+        target = f"fuzz_{name}"
+        place = folder / target
         place.mkdir(parents=True, exist_ok=True)
-        for number, data in enumerate(inputs()):
+        for number, data in enumerate([*inputs(), *found(target)]):
             (place / f"seed-{number}").write_bytes(data)
 
 
+def keep(folder: Path) -> None:
+    CORPUS.mkdir(exist_ok=True)
+    for name in TARGETS:
+        place = folder / f"fuzz_{name}"
+        lines = sorted(base64.b64encode(file.read_bytes()) for file in place.iterdir())
+        (CORPUS / f"{place.name}.txt").write_bytes(b"\n".join(lines) + b"\n")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    keep(Path(sys.argv[2])) if sys.argv[1] == "--keep" else write(Path(sys.argv[1]))
