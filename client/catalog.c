@@ -152,6 +152,15 @@ int tcx_delete(tcx_client_t *client, const char *name) {
 
 /* -------------------------------------------------------------------------------- stat and list */
 
+struct tcx_entry_place {
+    struct session *session;
+    unsigned device; /* the daemon's number */
+};
+
+tcx_device_t tcx_entry_device(const tcx_entry_t *entry) {
+    return device_name_of_index(entry->place->session, entry->place->device);
+}
+
 /* Reports one entry. STATUS_INTERNAL: its description makes no sense. */
 static int report(struct session *session, const struct wire_entry *wire, const char *encoded,
                   const char *name, tcx_entry_fn fn, void *context, int *ret_stop) {
@@ -162,6 +171,7 @@ static int report(struct session *session, const struct wire_entry *wire, const 
         return error(STATUS_INTERNAL, "\"%s\" has a description that cannot be right: %s", name,
                      wrong);
     }
+    struct tcx_entry_place place = {session, desc.device};
     tcx_entry_t entry = {
         .name = name,
         .version = wire->version,
@@ -170,7 +180,7 @@ static int report(struct session *session, const struct wire_entry *wire, const 
         .is_bundle = (desc.flags & DESC_BUNDLE) != 0,
         .readonly = (desc.flags & DESC_READONLY) != 0,
         .ephemeral = (wire->flags & ENTRY_EPHEMERAL) != 0,
-        .device = device_name_of_index(session, desc.device),
+        .place = &place,
         .dtype = {desc.dtype.code, desc.dtype.bits, desc.dtype.lanes},
         .ndim = desc.ndim,
         .shape = desc.shape,

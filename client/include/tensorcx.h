@@ -301,10 +301,10 @@ typedef struct tcx_entry {
     uint64_t version;
     uint64_t storage_id;
     uint64_t nbytes; /* of its storage, and of those that a bundle refers to */
-    int is_bundle;   /* then device, dtype and shape mean nothing */
+    int is_bundle;   /* then dtype and shape mean nothing */
     int readonly;
     int ephemeral;
-    tcx_device_t device; /* id -1: a CUDA device that this process does not see */
+    const struct tcx_entry_place *place; /* for tcx_entry_device() */
     tcx_dtype_t dtype;
     int32_t ndim;
     const int64_t *shape;
@@ -317,6 +317,10 @@ typedef struct tcx_entry {
 /* Called with one entry at a time, valid during the call only, with no lock held; non-zero stops.
  */
 typedef int (*tcx_entry_fn)(void *context, const tcx_entry_t *entry);
+
+/* Where it is (a bundle: the CPU), during that call only; id -1: a CUDA device that this process
+ * does not see. Loads the driver if it is on a device, which only who asks this has to do. */
+TCX_API tcx_device_t tcx_entry_device(const tcx_entry_t *entry);
 
 /* Calls `fn` for one name, or for all names that begin with `prefix` (NULL: all), sorted by their
  * bytes. Takes no reference on anything. Ask the daemon; a list in pages, so names put meanwhile
@@ -536,7 +540,7 @@ typedef struct tcx_channel_entry {
     const char *name; /* "": it was deleted */
     unsigned flags;   /* enum tcx_channel_flag */
     uint32_t capacity, buffers, participants;
-    tcx_device_t device;    /* of the buffers; id -1 as in tcx_entry_t */
+    tcx_device_t device;    /* of the buffers; id -1 as of tcx_entry_device() */
     uint64_t buffer_nbytes; /* 0: no size yet */
     uint64_t messages;      /* as in tcx_channel_info_t */
     uint32_t depth;

@@ -260,7 +260,7 @@ static PyObject *client_delete(CORE_METHOD_ARGUMENTS) {
 }
 
 /* Of a bundle dtype, shape and device are None: its tensors have them. */
-static PyObject *entry_to_python(const tcx_entry_t *entry) {
+static PyObject *entry_to_python(const tcx_entry_t *entry, tcx_device_t device) {
     int is_bundle = entry->is_bundle;
     return Py_BuildValue(
         "{s:s, s:K, s:K, s:K, s:N, s:N, s:N, s:N, s:d, s:d, s:K, s:i, s:N, s:N}", /* */
@@ -271,12 +271,13 @@ static PyObject *entry_to_python(const tcx_entry_t *entry) {
         entry->age, "ttl", entry->ttl_left, "holders", entry->holders, "publisher",
         entry->publisher, "format",
         is_bundle ? Py_NewRef(Py_None) : PyUnicode_FromString(format_of(entry->dtype)), "device",
-        is_bundle ? Py_NewRef(Py_None) : device_to_python(entry->device));
+        is_bundle ? Py_NewRef(Py_None) : device_to_python(device));
 }
 
 static int add_entry(void *list, const tcx_entry_t *entry) {
+    tcx_device_t device = tcx_entry_device(entry); /* may ask the daemon, and load the driver */
     core_enter_python();
-    return core_list_add(list, entry_to_python(entry));
+    return core_list_add(list, entry_to_python(entry, device));
 }
 
 static int add_name(void *list, const tcx_entry_t *entry) {
@@ -284,17 +285,18 @@ static int add_name(void *list, const tcx_entry_t *entry) {
     return core_list_add(list, PyUnicode_FromString(entry->name));
 }
 
-/* _stat(name: str): a list of one */
+/* _stat(name: str, names_only: bool): a list of one */
 static PyObject *client_stat(CORE_METHOD_ARGUMENTS) {
     const char *name;
     PyObject *list;
     tcx_client_t *client = client_usable(self);
-    if (!client || !core_args(1, nargs, kwnames) || !(name = text_from_python(args[0])) ||
+    if (!client || !core_args(2, nargs, kwnames) || !(name = text_from_python(args[0])) ||
         !(list = PyList_New(0)))
         return NULL;
+    tcx_entry_fn add = args[1] == Py_True ? add_name : add_entry;
     int status;
     CORE_BEGIN_ASKING
-    status = tcx_stat(client, name, add_entry, list);
+    status = tcx_stat(client, name, add, list);
     CORE_END_ASKING
     return core_list_or_raise(core_state(type), status, list);
 }

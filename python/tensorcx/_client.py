@@ -305,7 +305,7 @@ class Client(_core.Client):
         ValueError if it is the name of a queue or topic, as of get().
         """
         try:
-            self._stat(name)
+            self._stat(name, True)
         except NotFound:
             return False
         return True
@@ -320,7 +320,7 @@ class Client(_core.Client):
 
     def stat(self, name: str) -> Entry:
         """What the daemon knows about this name; NotFound if there is none."""
-        return _entry(self._stat(name)[0])
+        return _entry(self._stat(name, False)[0])
 
     # ------------------------------------------------------------------------------------ channels
 

@@ -162,6 +162,22 @@ cx.delete("x")
     assert not trace.exists()
 
 
+@pytest.mark.parametrize("daemon", ["vmm"], indirect=True)
+def test_who_only_looks_at_names_does_not_use_cuda_whatever_others_have_put(daemon, client):
+    client.put("x", VALUES, device="cuda:0")
+    code = """
+assert cx.exists("x") and cx.names() == ["x"]
+assert "libcuda" not in open("/proc/self/maps").read()
+if os.fork() == 0:
+    assert seen(cx.get("x")) == VALUES.tolist()
+    os._exit(0)
+assert os.wait()[1] == 0
+"""
+    with program(daemon, code) as other:
+        other.finish()
+    client.delete("x")
+
+
 DRIVERS = {
     "none": ({"variant": "broken"}, "libcuda.so.1"),
     "a stub": ({"variant": "stub"}, "stub|driver"),

@@ -246,23 +246,23 @@ TEST(an_array_that_names_another_device_than_its_memorys_is_refused) {
     end_cuda();
 }
 
-static int note_entry(void *context, const tcx_entry_t *entry) {
-    *(tcx_entry_t *)context = *entry;
+static int note_device(void *context, const tcx_entry_t *entry) {
+    *(tcx_device_t *)context = tcx_entry_device(entry);
     return 0;
 }
 
 TEST(names_tell_their_device) {
-    tcx_entry_t entry;
+    tcx_device_t device;
     tcx_put_options_t to_cuda = {.device = cuda};
 
     given_cuda(VMM);
     EXPECT_OK(tcx_put(client, "x", counting(10), &to_cuda, NULL));
-    EXPECT_OK(tcx_stat(client, "x", note_entry, &entry));
-    EXPECT_EQ(TCX_CUDA, entry.device.type);
-    EXPECT_EQ(0, entry.device.id);
+    EXPECT_OK(tcx_stat(client, "x", note_device, &device));
+    EXPECT_EQ(TCX_CUDA, device.type);
+    EXPECT_EQ(0, device.id);
     EXPECT_OK(tcx_put(client, "x", counting(10), NULL, NULL));
-    EXPECT_OK(tcx_list(client, NULL, note_entry, &entry));
-    EXPECT_EQ(TCX_CPU, entry.device.type);
+    EXPECT_OK(tcx_list(client, NULL, note_device, &device));
+    EXPECT_EQ(TCX_CPU, device.type);
     EXPECT_OK(tcx_delete(client, "x"));
     end_cuda();
 }
@@ -387,7 +387,7 @@ TEST(a_device_is_known_by_its_uuid_whatever_the_order) {
 TEST(memory_on_a_device_that_is_hidden_here_is_refused_and_given_back) {
     tcx_put_options_t to_second = {.device = {TCX_CUDA, 1}};
     tcx_tensor_t *tensor;
-    tcx_entry_t entry;
+    tcx_device_t device;
     int status;
 
     setenv("FAKECUDA_DEVICES", TWO, 1);
@@ -405,9 +405,9 @@ TEST(memory_on_a_device_that_is_hidden_here_is_refused_and_given_back) {
     client = daemon_client(&own);
     EXPECT_EQ(TCX_DEVICE, tcx_get(client, "x", NULL, &tensor, NULL));
     EXPECT_TRUE(strstr(tcx_error(), "which this process does not see") != NULL);
-    EXPECT_OK(tcx_stat(client, "x", note_entry, &entry));
-    EXPECT_EQ(TCX_CUDA, entry.device.type);
-    EXPECT_EQ(-1, entry.device.id);
+    EXPECT_OK(tcx_stat(client, "x", note_device, &device));
+    EXPECT_EQ(TCX_CUDA, device.type);
+    EXPECT_EQ(-1, device.id);
     EXPECT_OK(tcx_delete(client, "x"));
     end_cuda();
 }
