@@ -212,6 +212,7 @@ void session_die(struct session *session, const char *format, ...) {
     }
     session->is_unreported = 1;
     mark_dead(session);
+    REACHED(SESSION_DEAD);
     calls_wake_all(session);
 }
 

@@ -149,5 +149,6 @@ int forkpages_note(struct forkpages *forks, int fd) {
         log_warn("event=fork.unwatched reason=\"%s\"", reason);
     }
     forks->unwatched = forks->noted;
+    REACHED(FORK_UNWATCHED);
     return 0;
 }

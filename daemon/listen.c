@@ -307,6 +307,7 @@ int listener_inherit(struct listener *listener, int fd, char ret_text[LISTEN_TEX
         close_fd(&listener->fd);
         return status;
     }
+    REACHED(SOCKET_ADOPTED);
     return STATUS_OK;
 }
 

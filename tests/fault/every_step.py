@@ -136,7 +136,7 @@ def kill_daemon(stage, operation, step, at):
 
 
 def find_successor(witness):
-    assert witness.do("look")[0] in (Status.LOST, Status.NOT_FOUND)
+    settle(lambda: witness.do("look")[0] in (Status.LOST, Status.NOT_FOUND), "no old daemon")
     witness.must("work")
     witness.must("check")
     witness.must("hold")

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -255,14 +256,14 @@ _Noreturn static void be_child(int from_parent) {
     _exit(r);
 }
 
-static int do_fork(void) {
+static int bequeath(pid_t (*make_child)(void)) {
     int status = 0;
     int ends[2];
 
     if (pipe(ends) != 0) {
         abort();
     }
-    pid_t child = fork();
+    pid_t child = make_child();
     if (child == 0) {
         close(ends[1]);
         be_child(ends[0]);
@@ -274,6 +275,26 @@ static int do_fork(void) {
         abort();
     }
     return WIFSIGNALED(status) ? CHILD_DIED : WEXITSTATUS(status);
+}
+
+static int do_fork(void) {
+    return bequeath(fork);
+}
+
+/* Without a descriptor for a fork page. */
+static pid_t fork_poor(void) {
+    struct rlimit limit;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const struct rlimit none = {0, limit.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    pid_t child = fork();
+    setrlimit(RLIMIT_NOFILE, &limit);
+    return child;
+}
+
+static int do_fork_poor(void) {
+    return bequeath(fork_poor);
 }
 
 /* A client that is killed with all it has: tensors, a name of its own, a ticket. */
@@ -314,6 +335,7 @@ static const struct operation core_operations[] = {
     {"redeem-bundle", have_bundle_ticket, do_redeem_bundle},
     {"list", have_large, do_list},
     {"fork", have_inheritance, do_fork},
+    {"fork-poor", have_inheritance, do_fork_poor},
     {"die", NULL, do_die},
     {NULL, NULL, NULL},
 };

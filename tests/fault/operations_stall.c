@@ -1,5 +1,5 @@
 /*
- * operations_stall.c - a client whose daemon is slow, or not waited for
+ * operations_stall.c - a client whose daemon is slow, not waited for, or lost
  *
  * The daemon is stopped for a moment, so that what is sent to it fills the socket. Whoever kills us
  * meanwhile has to let it go on.
@@ -62,8 +62,21 @@ static int do_give_up(void) {
     return r == TCX_INTERRUPTED ? TCX_OK : r;
 }
 
+/* The program closes all that it does not know. */
+static int do_lose(void) {
+    close_range(STDERR_FILENO + 1, ~0U, 0);
+    int r = tcx_get(client, "theirs", NULL, &tensor, NULL);
+
+    return r == TCX_LOST ? tcx_get(client, "theirs", NULL, &tensor, NULL) : TCX_INTERNAL;
+}
+
+static void have_theirs(void) {
+    MUST(tcx_put(other, "theirs", &large, NULL, NULL));
+}
+
 const struct operation stall_operations[] = {
     {"flood", have_many, do_flood},
     {"give-up", NULL, do_give_up},
+    {"lose", have_theirs, do_lose},
     {NULL, NULL, NULL},
 };

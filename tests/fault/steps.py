@@ -23,13 +23,13 @@ LIST = ROOT / "proto" / "step" / "steps.def"
 
 SIDES = dict(re.findall(r"^STEP\((\w+), (CLIENT|DAEMON|BOTH),", LIST.read_text(), re.M))
 NAMES = list(SIDES)
-OF_DAEMONS = ("A daemon begins", "A daemon ends")
+OF_DAEMONS = ("A daemon begins", "A daemon ends", "A daemon on a passed socket")
 OF_CHANNELS = ("The ring of a channel", "A client's channels", "The daemon's channels")
 OF_CUDA = ("CUDA",)
 NONE = len(NAMES)
 SIDE_NAMES = ("client", "daemon")
 
-PATIENCE = "0.3"  # of the impatient, in seconds
+PATIENCE = "0.15"  # of the impatient, in seconds
 
 ALIKE = (
     "clients", "holds", "storages", "bytes", "names", "tickets", "channels", "waiting", "segments",

@@ -21,7 +21,10 @@ from every_step import (
 )
 from steps import OF_CHANNELS, OF_CUDA, OF_DAEMONS, Stage, sections, unreached
 
-ALL = [*OPERATIONS, "put-expiring", "put-ephemeral", "get-again", "give-up", "flood", "die"]
+ALL = [
+    *OPERATIONS, "put-expiring", "put-ephemeral", "get-again", "give-up", "flood", "lose",
+    "fork-poor", "die",
+]  # fmt: skip
 
 each_operation = pytest.mark.parametrize("operation", ALL)
 

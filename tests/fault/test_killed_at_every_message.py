@@ -1,4 +1,8 @@
-"""SIGKILL of a client, or of the daemon, before and after each message of each operation."""
+"""SIGKILL of a client, or of the daemon, before and after each message of each operation.
+
+Of the library and the daemon as they are, without a build for tests; test_every_step.py does more
+with one, and so these are slow.
+"""
 
 import signal
 from itertools import count
@@ -14,6 +18,7 @@ FEWEST = 4  # before and after two messages; that the last one has been sent may
 each_operation = pytest.mark.parametrize("operation", OPERATIONS)
 
 
+@pytest.mark.slow
 @each_operation
 def test_a_client_killed_at_any_message_leaves_nothing(built, folder, start, operation):
     daemon = start(*OPTIONS)
@@ -33,6 +38,7 @@ def test_a_client_killed_at_any_message_leaves_nothing(built, folder, start, ope
         assert outcome is None or outcome[0] == CHILD_DIED
 
 
+@pytest.mark.slow
 @each_operation
 def test_a_daemon_killed_at_any_message_is_lost_and_replaced(built, folder, operation):
     accidents = Accidents(built, folder, "daemon")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import steps
 import wire
 from daemon import DEADLINE, PROGRAM, bare_environment, descriptors, settle
 from helpers import Program
@@ -24,9 +26,9 @@ os.execv(sys.argv[4], sys.argv[4:])
 """
 
 
-def command(fd: int, *options, pid_off=0, count="1") -> dict:
+def command(fd: int, *options, pid_off=0, count="1", program=PROGRAM) -> dict:
     """The arguments of subprocess functions that start tensorcxd with that descriptor."""
-    words = [fd, pid_off, count, PROGRAM, *options]
+    words = [fd, pid_off, count, program, *options]
     return {
         "args": [sys.executable, "-c", PASS, *map(str, words)],
         "pass_fds": [fd],
@@ -47,8 +49,8 @@ class Service:
         self.inode = self.path.stat().st_ino
         self.process = None
 
-    def start(self, *options, **environment):
-        arguments = command(self.socket.fileno(), *options)
+    def start(self, *options, program=PROGRAM, **environment):
+        arguments = command(self.socket.fileno(), *options, program=program)
         arguments["env"] |= environment
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(**arguments, stdout=log, stderr=log)
@@ -85,6 +87,20 @@ def test_clients_share_through_a_passed_socket(service):
     run_program(code, service.process.pid, socket=service.path)
     assert f"event=server.start pid={service.process.pid} " in service.log_path.read_text()
     assert f"socket={service.path} " in service.log_path.read_text()
+    service.stop()
+
+
+@pytest.mark.parametrize("step", steps.sections()["A daemon on a passed socket"])
+def test_a_client_that_has_come_is_served_by_the_next_when_one_is_killed(service, folder, step):
+    plan = steps.Plan(folder, "daemon")
+    plan.begin(step)
+    with steps.Witness(service.path, 1) as witness:
+        witness.tell("work")
+        service.start(program=steps.PROGRAM, **plan.environment)
+        assert service.process.wait(DEADLINE) == -signal.SIGKILL
+        service.start(program=steps.PROGRAM)
+        assert witness.answer() == (0, "")
+        witness.finish()
     service.stop()
 
 

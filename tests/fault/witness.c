@@ -31,14 +31,17 @@ static tcx_client_t *client;
 static tcx_tensor_t *kept[KEPT];
 static unsigned seed;
 static unsigned rounds;
-static unsigned char pattern[LARGE];
+static uint64_t pattern[LARGE / sizeof(uint64_t)];
 
-static void set_pattern(unsigned kind) {
-    unsigned state = seed * 2654435761u + kind;
+/* The bytes of the tensor of this kind. */
+static void set_pattern(unsigned kind, size_t nbytes) {
+    uint64_t word = ((uint64_t)seed << 32 | kind) * 0x9e3779b97f4a7c15u + 1;
 
-    for (size_t i = 0; i < sizeof pattern; i++) {
-        state = state * 1664525u + 1013904223u;
-        pattern[i] = (unsigned char)(state >> 24);
+    for (size_t i = 0; i * sizeof word < nbytes; i++) {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        pattern[i] = word;
     }
 }
 
@@ -78,7 +81,7 @@ static int hold(void) {
 
         tcx_tensor_unref(kept[i]);
         kept[i] = NULL;
-        set_pattern(i);
+        set_pattern(i, sizes[i]);
         TRY(tcx_put(client, name_of(i), &source, NULL, &kept[i]));
     }
     return TCX_OK;
@@ -86,7 +89,7 @@ static int hold(void) {
 
 static int check(void) {
     for (unsigned i = 0; i < KEPT; i++) {
-        set_pattern(i);
+        set_pattern(i, sizes[i]);
         TRY(compare(kept[i], sizes[i]));
     }
     return TCX_OK;
@@ -97,7 +100,7 @@ static int look(void) {
         tcx_tensor_t *found = NULL;
 
         TRY(tcx_get(client, name_of(i), NULL, &found, NULL));
-        set_pattern(i);
+        set_pattern(i, sizes[i]);
         int r = compare(found, sizes[i]);
         tcx_tensor_unref(found);
         TRY(r);
@@ -122,7 +125,7 @@ static int work_with(size_t size) {
     tcx_array_t source = array(&nbytes);
     tcx_tensor_t *made = NULL;
 
-    set_pattern(KEPT + ++rounds);
+    set_pattern(KEPT + ++rounds, size);
     TRY(tcx_put(client, name_of(KEPT), &source, NULL, NULL));
     TRY(tcx_get(client, name_of(KEPT), NULL, &made, NULL));
     int r = compare(made, size);
