@@ -59,7 +59,7 @@ static int is_beside_library(char program[PATH_MAX]) {
 }
 
 static int is_in_search_path(char program[PATH_MAX]) {
-    const char *at = getenv("PATH");
+    const char *at = secure_getenv("PATH");
     char folder[PATH_MAX];
 
     while (at && *at) {
@@ -77,7 +77,7 @@ static int is_in_search_path(char program[PATH_MAX]) {
 }
 
 static int find_program(char program[PATH_MAX]) {
-    const char *named = getenv("TENSORCXD");
+    const char *named = secure_getenv("TENSORCXD");
 
     if (named && *named) {
         if (strlen(named) < PATH_MAX && is_program(named)) {
