@@ -241,6 +241,11 @@ format: $(VENV)/.ready
 bench: all .venv-torch/.ready $(BUILD)/bench/channel
 	$(VPY) tests/bench/bench.py $(if $(QUICK),--quick,--write docs/benchmarks.md)
 
+## scale: what it costs when there is much of everything, some minutes; into docs/benchmarks.md
+.PHONY: scale
+scale: all
+	PYTHONPATH=$(BUILD)/python:tests/support $(VPY) tests/bench/scale.py --write docs/benchmarks.md
+
 ## bench-peers: the others that bench measures, in an environment of their own (.venv-peers, 0.9 GB)
 bench-peers: .venv-peers/.ready
 

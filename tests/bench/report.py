@@ -10,7 +10,8 @@ from pathlib import Path
 from harness import GIB, KIB, MIB, Sample, Samples
 
 LIMITS = {"RT", "memcpy"}
-BEGIN, END = "<!-- what make bench measured -->", "<!-- the end of it -->"
+END = "<!-- the end of it -->"
+BENCH, SCALE = "<!-- what make bench measured -->", "<!-- what make scale measured -->"
 
 
 def time_text(nanoseconds: float) -> str:
@@ -113,11 +114,11 @@ def machine(found: dict[str, str], missing: list[str]) -> str:
     return "\n".join(lines + [f"Not measured: {line}." for line in missing]) + "\n"
 
 
-def write(path: Path, body: str):
-    """Replaces what an earlier run has written into the document."""
+def write(path: Path, body: str, begin: str):
+    """Replaces what an earlier run has written into the document, from the line `begin` on."""
     text = path.read_text()
-    before, _, rest = text.partition(BEGIN)
+    before, _, rest = text.partition(begin)
     _, end, after = rest.partition(END)
     if not end:
-        raise ValueError(f"{path}: no lines {BEGIN!r} and {END!r}")
-    path.write_text(f"{before}{BEGIN}\n\n{body}\n{END}{after}")
+        raise ValueError(f"{path}: no lines {begin!r} and {END!r}")
+    path.write_text(f"{before}{begin}\n\n{body}\n{END}{after}")

@@ -15,6 +15,7 @@ import sys
 import traceback
 from time import perf_counter_ns as now
 
+import bulk
 import channels
 import numpy as np
 import weights
@@ -305,7 +306,7 @@ def stats(store):
 
 ACTIONS = [memcpy, round_trip, put, keep, forget, get, let_go, queue, many, forget_many, footprint]
 ACTIONS += [hold, kill, exchange, start, join, version, stats, *weights.ACTIONS]
-ACTIONS += channels.ACTIONS
+ACTIONS += [*channels.ACTIONS, *bulk.ACTIONS]
 
 
 def main():
