@@ -91,7 +91,7 @@ def kill_client(stage, operation, step, at):
         said = play(client, operation)
         stage.go_on()
         assert stage.worker.answer() == (0, "")
-        assert client.accidents.end() or at > 1
+        assert happens(client.accidents, at) or at > 1
         assert said[0] is None or said[0][0] in (Status.OK, CHILD_DIED)
 
 
@@ -107,6 +107,10 @@ def stop_client(stage, operation, step, at):
                 stage.others_go_on(client.accidents)
                 client.accidents.resume()
             assert client.answer() == (0, "")
+        if not client.accidents.has_come and happens(client.accidents, at):
+            settle(client.accidents.has_stopped)
+            stage.others_go_on(client.accidents)
+            client.accidents.resume()
         client.finish()
         assert client.accidents.end() or at > 1
 
@@ -125,7 +129,7 @@ def kill_daemon(stage, operation, step, at):
         said = play(client, operation)
         assert said[0][0] in (Status.OK, Status.LOST, Status.UNAVAILABLE, CHILD_DIED)
         assert said[1:] == [(0, "")] * 2
-        if happens(stage, at):
+        if happens(stage.plan, at):
             assert stage.daemon.process.wait() == -signal.SIGKILL
             for witness in stage.witnesses:
                 witness.must("check")
@@ -142,14 +146,14 @@ def find_successor(witness):
     witness.must("hold")
 
 
-def happens(stage, at):
-    """Waits for what is planned, which may come after all that a client has noticed."""
+def happens(plan, at):
+    """Waits for what is planned, which may come after all that a client has been told."""
     if at == 1:
-        settle(stage.plan.happened, "the signal")
+        settle(plan.happened, "the signal")
     else:
         with contextlib.suppress(AssertionError):
-            settle(stage.plan.happened, deadline=1)
-    return stage.plan.end()
+            settle(plan.happened, deadline=1)
+    return plan.end()
 
 
 def stop_daemon(stage, operation, step, at):
@@ -163,7 +167,7 @@ def stop_daemon(stage, operation, step, at):
                 wait_for_daemon(stage)
             assert client.answer() == (0, "")
         client.finish()
-        if not stage.plan.has_come and happens(stage, at):
+        if not stage.plan.has_come and happens(stage.plan, at):
             wait_for_daemon(stage)
 
 

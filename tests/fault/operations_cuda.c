@@ -49,8 +49,7 @@ static int check(int status, const tcx_tensor_t *copied) {
     return status;
 }
 
-/* ----------------------------------------------------------------------------------------- names
- */
+/* --------------------------------------------------------------------------------------- names */
 
 static int do_put(void) {
     return tcx_put(client, "mine", &large, &on_device, &tensor);
@@ -84,8 +83,7 @@ static int do_put_bundle(void) {
     return tcx_put_bundle(client, "mine", items, 2, NULL, &bundle);
 }
 
-/* ---------------------------------------------------------------------------------------- copies
- */
+/* -------------------------------------------------------------------------------------- copies */
 
 static int do_copy_between(void) {
     tcx_tensor_t *from = NULL;
@@ -128,8 +126,7 @@ static int do_disconnect(void) {
     return r;
 }
 
-/* --------------------------------------------------------------------------------------- tickets
- */
+/* ------------------------------------------------------------------------------------- tickets */
 
 static int do_ticket(void) {
     int r = tcx_copy(client, &large, first, &tensor);
@@ -152,8 +149,7 @@ static int do_redeem(void) {
     return check(r, tensor);
 }
 
-/* -------------------------------------------------------------------------------------- channels
- */
+/* ------------------------------------------------------------------------------------ channels */
 
 static const tcx_channel_options_t queue = {.capacity = 2,
                                             .buffers = 3,
