@@ -92,6 +92,22 @@ def test_the_wheel_is_one_for_all_python_versions_and_holds_no_leftovers(
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if "deleted_long_ago" in name]
 
 
+def test_a_source_distribution_has_all_that_make_reads(
+    environment: Path, source: Path, tmp_path: Path
+) -> None:
+    python = environment / "bin" / "python"
+    subprocess.check_call([python, "-m", "pip", "install", "-q", "setuptools>=77"])
+    make = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    subprocess.check_call([python, "-c", make], cwd=source, stdout=subprocess.DEVNULL)
+    [archive] = tmp_path.glob("*.tar.gz")
+    shutil.unpack_archive(archive, tmp_path)
+    [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    planned = subprocess.check_output(
+        ["make", "-n", "all", f"HEADERS_FROM={sys.executable}"], cwd=folder, text=True
+    )
+    assert "_core.abi3.so" in planned
+
+
 def test_make_install_gives_c_users_a_working_pkg_config(source: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "prefix"
     subprocess.check_call(
