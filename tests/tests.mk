@@ -10,12 +10,16 @@ check: $(VENV)/.ready # with -j a line's targets run at once; what looks at the 
 	$(MAKE) -Otarget fuzz-smoke python-tests torch-tests wire-tests numpy-oldest packaging
 	$(MAKE) fault-tests
 
-## check-full: check, the matrix of Python, NumPy and DLPack peers, and the long variants of the fault tests
+## check-full: check, and whatever takes longer: sanitizers, valgrind, -O0 and -O3, compilers, models, versions (4 hours)
 check-full: check
 	$(MAKE) thread
-	$(MAKE) model-full
+	$(MAKE) asan-tests
+	$(MAKE) tsan-tests
+	$(MAKE) valgrind-tests
+	$(MAKE) builds
 	$(MAKE) numpy-matrix compat
 	$(MAKE) slow-tests
+	$(MAKE) model-full
 
 .PHONY: check check-full unit python-tests fault-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging compat
 
@@ -104,11 +108,12 @@ $(BUILD)/unit/client/%: $(BUILD)/obj/tests/unit/client/%.o $(UNIT_RUNNER) $(PROT
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LINK) -o $@ $^ -lpthread -ldl -lrt
 
+# UNDER= is a program that runs each.
 .PHONY: unit-run
 unit-run: $(UNIT_TESTS:%=$(BUILD)/unit/%) $(BUILD)/bin/tensorcxd $(FAKECUDA)
 	@set -e; FAKECUDA_DIR=$$(mktemp -d /dev/shm/fakecuda-XXXXXX); trap 'rm -rf $$FAKECUDA_DIR' EXIT; \
 	export FAKECUDA_DIR LD_LIBRARY_PATH=$(CURDIR)/$(FAKE) TENSORCXD=$(CURDIR)/$(BUILD)/bin/tensorcxd; \
-	for t in $(UNIT_TESTS); do echo "== $$t"; $(BUILD)/unit/$$t; done
+	for t in $(UNIT_TESTS); do echo "== $$t"; $(UNDER) $(BUILD)/unit/$$t; done
 
 ## unit: C tests under AddressSanitizer and UBSan
 unit:

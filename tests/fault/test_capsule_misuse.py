@@ -94,6 +94,7 @@ def loop(daemon, work, rounds):
         program.finish(LONG)
 
 
+@pytest.mark.bare
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK.keys())
 def test_memory_stays_flat(daemon, work):
     loop(daemon, work, 200)

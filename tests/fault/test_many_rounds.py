@@ -35,6 +35,7 @@ def rounds_of_everything(built, folder, start, rounds):
         client.finish()
 
 
+@pytest.mark.bare
 def test_fifty_rounds(built, folder, start):
     rounds_of_everything(built, folder, start, 50)
 
