@@ -5,7 +5,6 @@
 #include "ring.h"
 #include "seat.h"
 
-static const struct patience patient = {.answer_ns = 20 * NS_PER_S};
 static const struct ring_shape shape = {.capacity = 4, .buffers = 12, .members = 3};
 
 static struct wire_join_reply good_reply(void) {
