@@ -72,7 +72,7 @@ int tcx_channel_open(tcx_client_t *client, const char *name, const tcx_channel_o
                      tcx_channel_t **ret_channel) {
     static const tcx_channel_options_t none;
     const char *wrong = name ? name_check(name, strlen(name)) : "a channel needs a name";
-    tcx_channel_t *channel;
+    tcx_channel_t *channel = NULL;
     struct session *session;
     struct seat *seat;
 

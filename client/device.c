@@ -309,14 +309,14 @@ int device_settle(struct device *device) {
 /* --------------------------------------------------------------------------------------- public */
 
 int tcx_synchronize(tcx_device_t name, intptr_t stream) {
-    struct device *device;
+    struct device *device = NULL;
     int r = device_find(name, &device);
 
     return r == STATUS_OK ? device_wait(device, stream) : r;
 }
 
 int tcx_device_push(tcx_device_t name) {
-    struct device *device;
+    struct device *device = NULL;
     int r = device_find(name, &device);
 
     CUresult result;

@@ -279,7 +279,7 @@ int storage_allocate(struct session *session, const struct device *device, uint6
 
 int storage_fill(struct session *session, struct device *device, const tcx_array_t *source,
                  uint64_t nbytes, struct storage **ret_storage) {
-    struct storage *storage;
+    struct storage *storage = NULL;
     int r = storage_allocate(session, device, nbytes, &storage);
 
     if (r != STATUS_OK) {

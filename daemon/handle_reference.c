@@ -118,7 +118,7 @@ static int refer_standing(struct call *call, const struct wire_refer *request,
 int handle_refer(struct call *call, const struct wire_refer *request,
                  struct wire_refer_reply *reply) {
     struct storage *storages[WIRE_HOLDS_MAX];
-    struct channel *channel;
+    struct channel *channel = NULL;
     int count = count_ids(call);
 
     if (count < 1 || (count > 1 && request->buffer == WIRE_NO_BUFFER)) {
@@ -149,7 +149,7 @@ int handle_refer(struct call *call, const struct wire_refer *request,
 
 int handle_fetch(struct call *call, const struct wire_fetch *request,
                  struct wire_fetch_reply *reply) {
-    struct channel *channel;
+    struct channel *channel = NULL;
     int r = find_used(call, request->channel, request->slot, request->buffer, &channel);
 
     (void)reply;
