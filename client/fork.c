@@ -40,8 +40,8 @@ static void *map_page(int *ret_fd) {
 }
 
 /* Tells the daemon to keep what the session holds as long as the child needs it. Without a page it
- * keeps it as long as this process lives. Should this process end before the note is sent, the life
- * page keeps everything, so the child has that as well; as it has when there is no way to send it.
+ * keeps it as long as the life page is mapped, so the child has that; as it has when this process
+ * may end before the note is sent, and when there is no way to send it.
  * Lock of the session held, which is not given up before the fork. */
 static void keep_for_child(struct session *session) {
     struct wire_fork fixed = {0};
@@ -53,7 +53,7 @@ static void keep_for_child(struct session *session) {
         session->fork_page = map_page(&frame.fd);
         if (outbox_send(session, &frame) == NO_MEMORY) {
             session_die(session, "there was no memory to tell it of a fork");
-        } else if (session->outbox && session->life_page) {
+        } else if ((session->outbox || !session->fork_page) && session->life_page) {
             session->lends_page = madvise(session->life_page, WIRE_PAGE_NBYTES, MADV_DOFORK) == 0;
         }
         REACHED(FORK_NOTED);

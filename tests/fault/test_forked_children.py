@@ -176,3 +176,30 @@ def test_a_parent_that_is_killed_leaves_its_children_what_they_use(daemon):
             program.expect("good")
             assert other.get("from the child")["grant"]["nbytes"] == 1 << 20
             other.delete("from the child")
+
+
+DIES_POOR = """
+import resource
+t = cx.full(1 << 20, 7, "uint8")
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+pid = os.fork()
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+if pid:
+    die()
+say("orphaned")
+hear()
+say("verified" if (t.numpy() == 7).all() else "lost")
+"""
+
+
+def test_forked_without_a_free_descriptor_one_keeps_all_when_its_parent_dies(daemon):
+    with Program(DIES_POOR, socket=daemon.path) as program:
+        program.expect("orphaned")
+        program.process.wait()
+        daemon.settle(clients=0)
+        assert daemon.stats()["bytes"] == 1 << 20
+        program.tell()
+        program.expect("verified")
+        assert program.next_line() is None
+    daemon.settle_clean()
