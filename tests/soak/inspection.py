@@ -53,7 +53,8 @@ class Inspection:
         self.tickets()
         self.names()
         self.settle()
-        self.everybody(self.written)
+        taken = set()
+        self.everybody(lambda me: self.written(me, taken))
         self.everybody(lambda me: op.verify_these(soak, me, list(me.things)))
         self.model.prune()
         soak.done["inspection"] += 1
@@ -78,18 +79,19 @@ class Inspection:
             if seat.is_reader:
                 yield from ch.drain(self.soak, me, key, seat)
 
-    def written(self, me):
-        """To what all may write: who has it sees it."""
+    def written(self, me, taken):
+        """To what all may write: who has it sees it. One writes to a cell; the set is of those."""
         soak = self.soak
         for key, thing in list(me.things.items()):
+            leaf = thing.leaves[0]
+            is_whole = leaf.cell.shape == leaf.shown()[2] and not leaf.first
             may_write = thing.kind == "tensor" and not thing.readonly and not thing.channel
-            if may_write and soak.rng.random() < 0.05:
-                leaf = thing.leaves[0]
-                if leaf.cell.shape == leaf.shown()[2] and not leaf.first:
-                    number = next(self.model.numbers)
-                    error, text = yield "write", key, number
-                    soak.require(error is None, me, f"write: {error} {text}")
-                    leaf.cell.number = number
+            if may_write and is_whole and leaf.cell not in taken and soak.rng.random() < 0.05:
+                taken.add(leaf.cell)
+                number = next(self.model.numbers)
+                error, text = yield "write", key, number
+                soak.require(error is None, me, f"write: {error} {text}")
+                leaf.cell.number = number
 
     # ------------------------------------------------------------------------------- another daemon
 
@@ -102,10 +104,8 @@ class Inspection:
             old.kill()
         else:
             old.stop()
-        dropped = {}
         for number, generator in soak.running.items():
-            operation, *arguments = soak.crew.peers[number].told
-            dropped[number] = arguments[0] if operation == "drop" else []
+            self.forsaken(self.model.holders[number], soak.crew.peers[number].told)
             generator.close()
             soak.running[number] = whatever()
             next(soak.running[number])
@@ -118,20 +118,24 @@ class Inspection:
             for number, holder in self.model.holders.items()
         }
         self.model.start_over()
-        self.everybody(lambda me: self.recovered(me, dropped, lost, soak.rng.choice(tickets)))
+        self.everybody(lambda me: self.recovered(me, lost, soak.rng.choice(tickets)))
         self.everybody(lambda me: op.verify_these(soak, me, list(me.things)))
         self.everybody(lambda me: op.drop_these(soak, me, lost[me.number] & me.things.keys()))
         soak.create_channels()
         soak.done["restart"] += 1
 
-    def recovered(self, me, dropped, lost, ticket):
-        """It may have let go of `dropped`; what it inherited is called shared for ever."""
+    def forsaken(self, me, told):
+        """What it is letting go of just now, it has no more."""
+        operation, *arguments = told
+        keys = {"close": arguments, "drop": arguments and arguments[0]}.get(operation, ())
+        for key in keys:
+            me.things.pop(key, None)
+
+    def recovered(self, me, lost, ticket):
+        """What a member has inherited is called shared for ever."""
         error, value = yield "recover", list(me.things), ticket
         self.soak.require(error is None, me, f"another daemon: {error} {value}")
-        keys, times, shared, redeemed = value
-        away = me.things.keys() - set(keys) - set(dropped.get(me.number, []))
-        self.soak.require(not away, me, f"things {away} are away")
-        me.things = {key: me.things[key] for key in keys}
+        times, shared, redeemed = value
         wrong = set(shared) - lost[me.number]
         self.soak.require(not wrong, me, f"things {wrong} are shared, and their daemon is gone")
         self.soak.require(times <= 1, me, f"the loss of the daemon is told {times} times")
@@ -331,7 +335,8 @@ class Inspection:
         for who, before, after in zip(("daemon", "observer"), first, last, strict=True):
             more = [b - a for a, b in zip(before, after, strict=True)]
             grown = any(map(operator.gt, more, ROOM))
-            self.require(not grown, f"the {who} has grown from {before} to {after}")
+            links = sorted(d.descriptors(self.soak.daemon.pid).values())
+            self.require(not grown, f"the {who} has grown from {before} to {after}; {links}")
 
     def end(self):
         """The last ones go, in good order."""

@@ -24,6 +24,7 @@ import tensorcx as cx
 
 ROOM = 1 << 18
 PR_SET_CHILD_SUBREAPER = 36
+LIBC = ctypes.CDLL(None)
 
 
 def hear(sock):
@@ -248,12 +249,13 @@ class Member:
 
     def resources(self):
         gc.collect()
+        LIBC.malloc_trim(0)
         return resources_of("self")
 
     def recover(self, keys, ticket):
         """There is another daemon: what is mapped stays, all else is lost, which is told once."""
         self.drop(self.things.keys() - set(keys))
-        keys, lost = list(self.things), 0
+        lost = 0
         while True:
             try:
                 cx.stats()
@@ -262,8 +264,8 @@ class Member:
                 lost += 1
         shared = [key for key in keys if getattr(self.things[key], "is_shared", False)]
         with contextlib.suppress(cx.Stale):
-            return keys, lost, shared, ticket and pickle.loads(ticket)
-        return keys, lost, shared, None
+            return lost, shared, ticket and pickle.loads(ticket)
+        return lost, shared, None
 
     # --------------------------------------------------------------------------------- fork and end
 
@@ -299,7 +301,7 @@ class Member:
 
 def parent(sock):
     """Forks members; is told of the end of all of them, also of children that members fork."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)

@@ -54,6 +54,7 @@ class Thing:
     kind: str = "tensor"
     readonly: bool = False
     channel: "Channel | None" = None  # of a message in a buffer: it keeps the channel's
+    attached: frozenset[Storage] = frozenset()  # to that buffer
     page: "Page | None" = None  # by which a child inherited it
     origin: "Channel | None" = None  # of a message by reference: it may hold a buffer instead
     version: int = 0
@@ -118,6 +119,7 @@ class Page:
     owner: int
     storages: frozenset[Storage]
     perhaps: frozenset[Storage]
+    attached: frozenset[Storage]  # to buffers that it had
 
 
 @dataclass(eq=False)
@@ -224,7 +226,8 @@ class Model:
         again and lets it go."""
         parked = (page.storages for page in self.pages() if page.owner == holder.number)
         perhaps = holder.perhaps().union(*parked)
-        return Page(holder.number, frozenset(holder.own()), frozenset(perhaps))
+        attached = frozenset().union(*(thing.attached for thing in holder.things.values()))
+        return Page(holder.number, frozenset(holder.own()), frozenset(perhaps), attached)
 
     def held_by(self, holder: Holder) -> tuple[set[Storage], set[Storage]]:
         """For sure, and perhaps."""
@@ -234,10 +237,10 @@ class Model:
 
     def alive(self) -> set[Storage]:
         """For sure."""
-        roots: set[Storage] = set()
+        roots: set[Storage] = set().union(*(page.attached for page in self.pages()))
         for holder in self.holders.values():
             roots |= self.held_by(holder)[0]
-            roots = roots.union(*(thing.storages for thing in holder.things.values()))
+            roots = roots.union(*(t.storages | t.attached for t in holder.things.values()))
         for name in self.names.values():
             roots |= name.current.storages if name.current else set()
         for ticket in self.tickets:
@@ -283,7 +286,7 @@ class Model:
                 for leaf in thing.leaves:
                     leaf.storage = None
                 holder.things[key] = thing.like(
-                    storages=frozenset(), channel=None, origin=None, page=None
+                    storages=frozenset(), attached=frozenset(), channel=None, origin=None, page=None
                 )
 
     def prune(self):

@@ -78,6 +78,7 @@ def view(judge, me):
             storages=held,
             kind="tensor",
             channel=None if held else thing.channel,
+            attached=frozenset() if held else thing.attached,
         )
     else:
         me.things[key] = thing.like(kind="tensor" if kind == "handle" else kind)

@@ -220,7 +220,9 @@ def received(judge, me, seat, key, shown):
     if key:
         in_buffer = any(leaf.storage is None for leaf in thing.leaves)
         me.things[key] = thing.like(
-            channel=channel if in_buffer else None, origin=channel if thing.storages else None
+            channel=channel if in_buffer else None,
+            origin=channel if thing.storages else None,
+            attached=thing.storages if in_buffer else frozenset(),
         )
 
 
