@@ -341,12 +341,12 @@ static PyMethodDef methods[] = {
         "stats($self, /)\n"
         "--\n\n"
         "Counters of the daemon, a flat dict.\n\n"
-        "Who it is: `pid`, `version`, `boot_id`, `socket`, `backing`, `uptime_ms`. How many\n"
-        "`clients`, `holds`, `storages`, `names`, `tickets`, `channels`, `segments`, calls\n"
-        "`waiting` and CUDA `devices` (0: nobody has asked for them yet) there are. Memory\n"
-        "of the CPU: `bytes` of live storages, `warm_bytes` that are free and kept, all\n"
-        "`committed_bytes`, at most `capacity_bytes`. Since it started: the `last_version`\n"
-        "given to a name, `requests`, clients `dropped` for breaking the protocol."),
+        "Who it is: `pid`, `version`, `boot_id`, `socket`, `backing`, `uptime` in seconds.\n"
+        "How many `clients`, `holds`, `storages`, `names`, `tickets`, `channels`,\n"
+        "`segments`, calls `waiting` and CUDA `devices` (0: nobody has asked for them yet)\n"
+        "there are. Memory of the CPU: `bytes` of live storages, `warm_bytes` that are free\n"
+        "and kept, all `committed_bytes`, at most `capacity_bytes`. Since it started: the\n"
+        "`last_version` given to a name, `requests`, clients `dropped` for breaking the protocol."),
     CORE_METHOD("clients", daemon_clients,
                 "clients($self, /)\n"
                 "--\n\n"

@@ -21,12 +21,12 @@ PyObject *daemon_stats(CORE_METHOD_ARGUMENTS) {
     tcx_daemon_version(client, version, sizeof version);
     PyOS_snprintf(boot_id, sizeof boot_id, "%016llx", (unsigned long long)s.boot_id);
     return Py_BuildValue(
-        "{s:K, s:s, s:s, s:N, s:s, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K,"
+        "{s:K, s:s, s:s, s:N, s:s, s:d, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K, s:K,"
         " s:K, s:K, s:K, s:K}",
         "pid", s.pid, "version", version, "boot_id", boot_id, "socket", client_socket(self, NULL),
-        "backing", s.backing ? "memfd" : "posix", "uptime_ms", s.uptime_ms, "clients", s.clients,
-        "holds", s.holds, "storages", s.storages, "bytes", s.bytes, "names", s.names, "tickets",
-        s.tickets, "channels", s.channels, "segments", s.segments, "committed_bytes",
+        "backing", s.backing ? "memfd" : "posix", "uptime", (double)s.uptime_ms / 1e3, "clients",
+        s.clients, "holds", s.holds, "storages", s.storages, "bytes", s.bytes, "names", s.names,
+        "tickets", s.tickets, "channels", s.channels, "segments", s.segments, "committed_bytes",
         s.committed_bytes, "warm_bytes", s.warm_bytes, "capacity_bytes", s.capacity_bytes,
         "waiting", s.waiting, "last_version", s.version, "requests", s.requests, "dropped",
         s.dropped, "devices", s.devices);

@@ -19,7 +19,13 @@ _platform.check()
 from tensorcx import _core, _multiprocessing  # noqa: E402
 from tensorcx._arguments import shape_of  # noqa: E402
 from tensorcx._bundle import Bundle  # noqa: E402
-from tensorcx._channel import Queue, Subscription, Topic  # noqa: E402
+from tensorcx._channel import (  # noqa: E402
+    ChannelEntry,
+    ChannelStats,
+    Queue,
+    Subscription,
+    Topic,
+)
 from tensorcx._client import Client, Entry  # noqa: E402
 from tensorcx._default import (  # noqa: E402
     asarray,
@@ -71,6 +77,8 @@ __version__ = _core.version()
 __all__ = [
     "Bundle",
     "ChannelClosed",
+    "ChannelEntry",
+    "ChannelStats",
     "Client",
     "DaemonLost",
     "DaemonUnavailable",

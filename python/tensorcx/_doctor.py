@@ -89,7 +89,7 @@ def _daemon(client: cx.Client) -> tuple[list[Finding], dict[str, Any] | None, in
     except (cx.Error, OSError) as error:
         text = f"{who}: {error_text(error)}"
         return [Finding("problem", "daemon", text, _what_to_do(text, pid, uid))], None, pid
-    text = f"{who}, version {stats['version']}, up {age_text(stats['uptime_ms'] / 1000)}, "
+    text = f"{who}, version {stats['version']}, up {age_text(stats['uptime'])}, "
     text += f"{stats['clients'] - 1} other clients"
     findings = [Finding("ok", "daemon", text)]
     if stats["version"] != cx.__version__:
