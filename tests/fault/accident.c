@@ -2,15 +2,14 @@
  * accident.c - preloaded into a client or a daemon, lets one accident happen at a chosen moment
  *
  * Which one, and when, a test says in a page of the file $ACCIDENT, at any time; with
- * $ACCIDENT_SPARES_PROGRAM it happens to libraries only, with $ACCIDENT_ONLY_IN to some of them.
- * Stands between the program and libc; knows neither the client nor the daemon. What a plain call
- * may fail with is in accident_calls.h; here are those that need more than a line.
+ * $ACCIDENT_ONLY_IN it happens only to files whose paths have that as a part. Stands between the
+ * program and libc; knows neither the client nor the daemon. What a plain call may fail with is in
+ * accident_calls.h; here are those that need more than a line.
  */
 #include "accident.h"
 
 #include <errno.h>
 #include <execinfo.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -22,33 +21,38 @@ static struct accident none;
 static struct accident *accident = &none;
 static long ignored;
 static long *blocks = &ignored;
-static const void *spared_begin, *spared_end; /* code to which nothing happens */
-static const char *only_in; /* if set, a part of the path of those libraries to which it does */
+static const char *only_in; /* if set, a part of the path of those files to which it happens */
 
 /* The next function of this name, after ours. */
 #define REAL(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
 
-/* Whether one of these libraries asks for memory, by itself or through Python and libc, and not
- * another extension. (Where the unwinder itself does, it does not.) */
+/* A thread's variable that is there without asking for memory. */
+#define OF_THE_START __attribute__((tls_model("initial-exec")))
+
+/* What only hands on another's call: ourselves, libc, Python, a sanitizer. */
+static int is_between(const char *path) {
+    static const char *const names[] = {"accident", "libc.", "libpython", "python", "libasan"};
+    const char *name = strrchr(path, '/');
+
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++) {
+        if (strncmp(name + 1, names[i], strlen(names[i])) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether it is the chosen ones that ask. (Where that needs memory itself, it is not.) */
 static int is_for_them(void) {
-    static __thread int is_looking;
-    static const char *const between[] = {"accident", "libc.", "libpython", "python"};
+    static __thread int is_looking OF_THE_START;
     void *frames[64];
     Dl_info info;
     int found = -1;
 
-    if (is_looking++ == 0) {
-        int count = backtrace(frames, 64);
-        for (int i = 0; i < count && found < 0; i++) {
-            if (!dladdr(frames[i], &info)) {
-                continue;
-            }
-            const char *name = strrchr(info.dli_fname, '/');
-            int is_between = 0;
-            for (size_t b = 0; name && b < sizeof between / sizeof *between; b++) {
-                is_between |= strncmp(name + 1, between[b], strlen(between[b])) == 0;
-            }
-            found = is_between ? -1 : strstr(info.dli_fname, only_in) != NULL;
+    int count = is_looking++ ? 0 : backtrace(frames, 64);
+    for (int i = 0; i < count && found < 0; i++) {
+        if (dladdr(frames[i], &info) && !is_between(info.dli_fname)) {
+            found = strstr(info.dli_fname, only_in) != NULL;
         }
     }
     is_looking--;
@@ -56,7 +60,7 @@ static int is_for_them(void) {
 }
 
 #ifdef SANITIZED /* which end the program where a thread of theirs finds no memory for this */
-static __thread int is_spared;
+static __thread int is_spared OF_THE_START;
 
 int pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes) {
     is_spared = 1;
@@ -68,9 +72,8 @@ int pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes) {
 enum { is_spared = 0 };
 #endif
 
-/* Whether this can happen to the function that returns to `caller`. */
-static int is_planned(enum accident_kind kind, const int numbers[], const void *caller) {
-    if (!(accident->kinds & (int)kind) || (caller >= spared_begin && caller < spared_end)) {
+static int is_planned(enum accident_kind kind, const int numbers[]) {
+    if (is_spared || !(accident->kinds & (int)kind)) {
         return 0;
     }
     for (int i = 0; i <= accident->variant; i++) {
@@ -82,9 +85,8 @@ static int is_planned(enum accident_kind kind, const int numbers[], const void *
 }
 
 /* What `function` is to fail with now, one of `numbers`; 0: nothing. */
-static int number_of(enum accident_kind kind, const char *function, const int numbers[],
-                     const void *caller) {
-    if (is_spared || !is_planned(kind, numbers, caller)) {
+static int number_of(enum accident_kind kind, const char *function, const int numbers[]) {
+    if (!is_planned(kind, numbers)) {
         return 0;
     }
     int at = __atomic_add_fetch(&accident->passed, 1, __ATOMIC_SEQ_CST) - accident->at;
@@ -97,8 +99,7 @@ static int number_of(enum accident_kind kind, const char *function, const int nu
     return accident->number;
 }
 
-#define NUMBER_OF(kind, name, ...) \
-    number_of(ACCIDENT_##kind, #name, (const int[]){__VA_ARGS__, 0}, __builtin_return_address(0))
+#define NUMBER_OF(kind, name, ...) number_of(ACCIDENT_##kind, #name, (const int[]){__VA_ARGS__, 0})
 
 /* Whether it fails now, with errno. */
 static int fails(int number) {
@@ -109,19 +110,6 @@ static int fails(int number) {
 }
 
 #define FAILS(kind, name, ...) fails(NUMBER_OF(kind, name, __VA_ARGS__))
-
-/* The program comes first. */
-static int spare_program(struct dl_phdr_info *info, size_t size, void *context) {
-    (void)size;
-    (void)context;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        if (info->dlpi_phdr[i].p_type == PT_LOAD && info->dlpi_phdr[i].p_flags & PF_X) {
-            spared_begin = (const char *)info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-            spared_end = (const char *)spared_begin + info->dlpi_phdr[i].p_memsz;
-        }
-    }
-    return 1;
-}
 
 /* A child's blocks are not its parent's. */
 static void count_no_more(void) {
@@ -141,9 +129,8 @@ __attribute__((constructor)) static void begin(void) {
     }
     close(fd);
     only_in = getenv("ACCIDENT_ONLY_IN");
-    if (getenv("ACCIDENT_SPARES_PROGRAM")) {
-        dl_iterate_phdr(spare_program, NULL);
-    }
+    void *frame;
+    backtrace(&frame, 1); /* the first one loads what it needs */
     accident = page;
     blocks = &accident->blocks;
     pthread_atfork(NULL, NULL, count_no_more);
@@ -328,7 +315,7 @@ static int message_fails(int fd, const struct msghdr *message) {
                          ? FAILS(MESSAGE, sendmsg, ETOOMANYREFS, ENOBUFS, ENOMEM, EAGAIN, EINTR)
                          : FAILS(MESSAGE, sendmsg, ENOBUFS, ENOMEM, EAGAIN, EINTR);
 
-    return is_refused || connection_fails(fd, NUMBER_OF(SYSTEM, sendmsg, EPIPE, ECONNRESET));
+    return is_refused || connection_fails(fd, NUMBER_OF(CONNECTION, sendmsg, EPIPE, ECONNRESET));
 }
 
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
@@ -364,7 +351,7 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     char byte;
     int counts = carries_messages(fd) && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
 
-    if (counts && connection_fails(fd, NUMBER_OF(SYSTEM, recvmsg, ECONNRESET, ENOMEM))) {
+    if (counts && connection_fails(fd, NUMBER_OF(CONNECTION, recvmsg, ECONNRESET, ENOMEM))) {
         return -1;
     }
     if (counts) {

@@ -7,12 +7,13 @@
 
 /* Bits: any of several kinds may be planned. */
 enum accident_kind {
-    ACCIDENT_KILL = 1,       /* SIGKILL, before and after each message that is sent or received */
-    ACCIDENT_MEMORY = 2,     /* malloc() and its like have none */
-    ACCIDENT_MAPPING = 4,    /* no address space, or no memory for what is mapped */
-    ACCIDENT_DESCRIPTOR = 8, /* no descriptor is free, neither for a call nor for one received */
-    ACCIDENT_MESSAGE = 16,   /* the kernel has no memory for a message to send */
-    ACCIDENT_SYSTEM = 32,    /* whatever else the kernel may refuse */
+    ACCIDENT_KILL = 1,        /* SIGKILL, before and after each message that is sent or received */
+    ACCIDENT_MEMORY = 2,      /* malloc() and its like have none */
+    ACCIDENT_MAPPING = 4,     /* no address space, or no memory for what is mapped */
+    ACCIDENT_DESCRIPTOR = 8,  /* no descriptor is free, neither for a call nor for one received */
+    ACCIDENT_MESSAGE = 16,    /* the kernel has no memory for a message to send */
+    ACCIDENT_SYSTEM = 32,     /* whatever else the kernel may refuse */
+    ACCIDENT_CONNECTION = 64, /* a connection ends, or seems to */
 };
 
 struct accident {

@@ -15,8 +15,8 @@ from pathlib import Path
 from daemon import COMPILER, PACKAGES, Daemon, bare_environment, descriptors, shared_maps
 from helpers import Process
 
-KILL, MEMORY, MAPPING, DESCRIPTOR, MESSAGE, SYSTEM = (1 << bit for bit in range(6))
-EVERYTHING = MEMORY | MAPPING | DESCRIPTOR | MESSAGE | SYSTEM
+KILL, MEMORY, MAPPING, DESCRIPTOR, MESSAGE, SYSTEM, CONNECTION = (1 << bit for bit in range(7))
+EVERYTHING = MEMORY | MAPPING | DESCRIPTOR | MESSAGE | SYSTEM | CONNECTION
 VARIANTS = 5  # of the errors that a call may fail with
 
 OPERATIONS = [
@@ -62,14 +62,18 @@ class Page(ctypes.Structure):
 
 
 class Accidents:
-    """The accidents of one process; `environment` is for its start."""
+    """The accidents of our code in one process; `environment` is for its start."""
 
     def __init__(self, built: Path, folder: str, name: str):
         self.path = path = f"{folder}/{name}.accidents"
         with open(path, "w+b") as file:
             file.truncate(mmap.PAGESIZE)
             self.page = Page.from_buffer(mmap.mmap(file.fileno(), mmap.PAGESIZE))
-        self.environment = {"LD_PRELOAD": str(built / "accident.so"), "ACCIDENT": path}
+        self.environment = {
+            "LD_PRELOAD": str(built / "accident.so"),
+            "ACCIDENT": path,
+            "ACCIDENT_ONLY_IN": "/tensorcx/",  # the library, the daemon, the extension
+        }
 
     def plan(self, kinds: int, at: int, times: int = 1, variant: int = 0):
         self.page.kinds = 0
@@ -99,7 +103,7 @@ class Client(Process):
 
     def __init__(self, built: Path, socket, accidents: Accidents, **environment: str):
         self.accidents = accidents
-        environment |= accidents.environment | {"ACCIDENT_SPARES_PROGRAM": "1"}
+        environment |= accidents.environment
         super().__init__([built / "operations", socket], bare_environment(**environment))
 
     def do(self, words: str) -> tuple[int, str]:

@@ -5,14 +5,13 @@ repeated, and nothing is lost. accident_calls.h has the calls and their errors.
 """
 
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from itertools import count
 
 import pytest
+import refusals
 import wire
 from accidents import (
     DESCRIPTOR,
-    EVERYTHING,
     MAPPING,
     MEMORY,
     MESSAGE,
@@ -22,114 +21,27 @@ from accidents import (
     VARIANTS,
     Accidents,
     Client,
-    no_more,
     nothing_remains,
 )
-from daemon import Daemon, bare_environment, settle
+from daemon import bare_environment
+from refusals import fail_everywhere
 from wire_table import Status
 
 TO_THE_END = 1 << 30
 
-# What a call may end with beside success, and what else after a call of the system's that failed.
-MAY_SAY = {Status.OUT_OF_MEMORY, Status.SYSTEM}
-END_OF_CONNECTION = {
-    ("sendmsg", "EPIPE"),
-    ("sendmsg", "ECONNRESET"),
-    ("recvmsg", "ECONNRESET"),
-    ("recvmsg", "ENOMEM"),
-}
-MAY_SAY_AFTER = {
-    "sendmsg": {Status.LOST},
-    "recvmsg": {Status.LOST},
-    "connect": {Status.UNAVAILABLE},
-    "getsockopt": {Status.DENIED},  # nobody knows who serves
-}
-
 each_operation = pytest.mark.parametrize("operation", [*OPERATIONS, *OF_CHANNELS])
-
-
-@dataclass
-class Scene:
-    """A daemon, its client, the accidents of one of them, and what calls may then end with."""
-
-    daemon: Daemon
-    client: Client
-    accidents: Accidents
-    may_say: set[Status]
-    drops: bool = True  # what came of the operation is the daemon's again as soon as it is let go
-
-    def let_fail(self, operation, kinds, at, times=1, variant=0):
-        """Whether there was an `at`-th chance."""
-        self.client.prepare(operation)
-        self.accidents.plan(kinds, at, times, variant)
-        status, text = self.client.act(operation)
-        happened = self.accidents.end()
-        function, error = self.accidents.last
-        may_say = self.may_say | MAY_SAY_AFTER.get(function, set())
-        assert status == Status.OK or (status in may_say and text), (function, error, status, text)
-        is_end = (function, error) in END_OF_CONNECTION
-        self.client.prepare(operation)
-        again = self.client.act(operation)
-        if is_end and again[0] == Status.LOST:  # the operation ended before that was seen
-            self.client.prepare(operation)
-            again = self.client.act(operation)
-        assert again == (0, ""), (function, error, status, text)
-        # What a connection that is lost had, or one that forked and had no page, the daemon has
-        # again when nothing of that connection is left.
-        self.drops = not is_end and not operation.startswith("fork")
-        return happened
-
-    def end(self):
-        if self.drops:
-            self.client.drop(self.daemon)
-        self.client.clean()
-        nothing_remains(self.daemon)
-
-    def possessions(self):
-        return self.client.possessions(), self.daemon.footprint(), self.accidents.blocks
-
-    def settle(self, before):
-        client, footprint, blocks = before
-        settle(
-            lambda: no_more(self.client.possessions(), client),
-            f"after {self.accidents.last}, the client's return to {client}",
-        )
-        self.daemon.settle_footprint(footprint)
-        settle(
-            lambda: self.accidents.blocks <= blocks,
-            f"after {self.accidents.last}, the return to {blocks} blocks of memory",
-        )
 
 
 @pytest.fixture
 def in_client(built, folder, start):
-    daemon = start(*OPTIONS)
-    accidents = Accidents(built, folder, "client")
-    with Client(built, daemon.path, accidents) as client:
-        yield Scene(daemon, client, accidents, MAY_SAY)
-        client.finish()
+    with refusals.in_client(built, folder, start) as scene:
+        yield scene
 
 
 @pytest.fixture
 def in_daemon(built, folder, start):
-    accidents = Accidents(built, folder, "daemon")
-    daemon = start(*OPTIONS, env=bare_environment(**accidents.environment))
-    with Client(built, daemon.path, Accidents(built, folder, "client")) as client:
-        yield Scene(daemon, client, accidents, MAY_SAY | {Status.INTERNAL, Status.LIMIT})
-        client.finish()
-
-
-def fail_everywhere(scene, operation, kinds=EVERYTHING, times=1, variant=0):
-    """Lets the operation fail at its first chance, at its second, and so on to the last."""
-    scene.let_fail(operation, 0, 0)  # what is made once and kept is made now
-    scene.end()
-    before = scene.possessions()
-    for at in count(1):
-        happened = scene.let_fail(operation, kinds, at, times, variant)
-        scene.end()
-        scene.settle(before)
-        if not happened:
-            break
+    with refusals.in_daemon(built, folder, start) as scene:
+        yield scene
 
 
 @each_operation

@@ -16,9 +16,7 @@ def test_each_allocation_of_each_call_fails_once(built, folder, start, calls):
     """python_calls.py does it, and says what it has done."""
     daemon = start(*OPTIONS, "--ticket-lease", "0.01")
     accidents = Accidents(built, folder, "python")
-    environment = bare_environment(
-        PYTHONMALLOC="malloc", ACCIDENT_ONLY_IN="/tensorcx/", **accidents.environment
-    )
+    environment = bare_environment(PYTHONMALLOC="malloc", **accidents.environment)
     environment["PYTHONPATH"] += f":{SUPPORT}:{HERE}"
     command = [sys.executable, HERE / "python_calls.py", daemon.path, accidents.path, calls]
     with Process(command, environment) as program:
