@@ -181,7 +181,7 @@ def compile_all(folder: Path):
     if "sanitize" in " ".join(COMPILER):  # the program's malloc() is theirs, and comes after ours
         names = ("malloc", "calloc", "realloc", "free")
         preloaded += [f"-D__libc_{name}=__interceptor_{name}" for name in names]
-        preloaded += ["-DSANITIZED", "-fno-sanitize=all"]
+        preloaded += ["-DSANITIZED", "-fno-sanitize=all", "-ftls-model=initial-exec"]
     library = ["-I", package / "include", package / "lib" / "libtensorcx.so.0"]
     library += [f"-Wl,-rpath,{package}/lib"]
     for command in (
