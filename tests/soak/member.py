@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import payload
@@ -143,6 +144,18 @@ class Member:
 
     def get(self, key, name, options):
         return self.keep(key, cx.get(name, **options))
+
+    def get_in_threads(self, name, count):
+        """What each of them has got: error, and what it shows."""
+
+        def one(_):
+            try:
+                return None, look(cx.get(name))
+            except cx.NotFound as error:
+                return "NotFound", str(error)
+
+        with ThreadPoolExecutor(count) as threads:
+            return list(threads.map(one, range(count)))
 
     def delete(self, name):
         cx.delete(name)

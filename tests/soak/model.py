@@ -68,7 +68,8 @@ class Thing:
 
     @property
     def on_device(self):
-        return any(storage.on_device for storage in self.storages)
+        buffers = {self.channel.buffers} if self.channel else set()
+        return any(storage.on_device for storage in self.storages | buffers)
 
 
 @dataclass(eq=False)

@@ -157,7 +157,9 @@ def source_of(judge, me, device):
 def copied(thing):
     """As it is now, in memory of its own."""
     leaf = thing.leaves[0]
-    return fresh(Cell(leaf.cell.number, leaf.cell.dtype, leaf.shown()[2]), first=leaf.first)
+    return fresh(
+        Cell(leaf.cell.number, leaf.cell.dtype, leaf.shown()[2]), thing.on_device, leaf.first
+    )
 
 
 def bundle_of(judge, me, device):
@@ -245,23 +247,37 @@ def put_it(judge, me, where, what, options):
 
 
 def get(judge, me):
-    text, name = judge.name(me)
     key = next(judge.model.keys)
-    now = time.monotonic()
-    was_absent, floor = name.may_be_absent(now), name.current.version if name.current else 0
     options = {"readonly": True} if judge.rng.random() < 0.1 else {}
+    (thing,) = yield from getting(judge, me, lambda text: ("get", key, text, options))
+    if thing:
+        me.things[key] = thing.like(readonly=thing.readonly or "readonly" in options)
+
+
+def get_in_threads(judge, me):
+    yield from getting(judge, me, lambda text: ("get_in_threads", text, 4))
+
+
+def getting(judge, me, words):
+    """The things that were got under one name; None: there was nothing."""
+    text, name = judge.name(me)
+    was_absent = name.may_be_absent(time.monotonic())
+    floor = name.current.version if name.current else 0
     name.users += 1
     try:
-        error, shown = yield "get", key, text, options
+        answer = yield words(text)
     finally:
         name.users -= 1
-    if error == "NotFound":
-        may_be = was_absent or name.may_be_absent(time.monotonic())
-        judge.require(may_be, me, f"get {text!r}: NotFound, but version {floor} was put")
-        return
-    judge.require(error is None, me, f"get {text!r}: {error} {shown}")
-    thing = got(judge, me, (text, name), shown, 0 if was_absent else floor)
-    me.things[key] = thing.like(readonly=thing.readonly or "readonly" in options)
+    things = []
+    for error, shown in answer[1] if isinstance(answer[1], list) else [answer]:
+        if error == "NotFound":
+            may_be = was_absent or name.may_be_absent(time.monotonic())
+            judge.require(may_be, me, f"get {text!r}: NotFound, but version {floor} was put")
+            things.append(None)
+        else:
+            judge.require(error is None, me, f"get {text!r}: {error} {shown}")
+            things.append(got(judge, me, (text, name), shown, 0 if was_absent else floor))
+    return things
 
 
 def got(judge, me, where: tuple[str, Name], shown, floor) -> Thing:

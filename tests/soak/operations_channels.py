@@ -14,6 +14,7 @@ KINDS = {  # name: (kind, options): all have the same buffers
     "q/0": ("queue", {}),
     "q/1": ("queue", {}),
     "q/2": ("queue", {}),
+    "device/q": ("queue", {"device": "cuda:0"}),
     "topic/drops": ("topic", {}),
     "topic/drops2": ("topic", {}),
     "topic/blocks": ("topic", {"overflow": "block"}),
@@ -22,7 +23,8 @@ KINDS = {  # name: (kind, options): all have the same buffers
 
 def opened(name: str, kind: str, options: dict, buffers=64) -> Channel:
     options = {"capacity": CAPACITY, "nbytes": BUFFER, "buffers": buffers} | options
-    return Channel(kind, name, options, Storage(0, BUFFER * buffers, is_buffers=True))
+    storage = Storage(0, BUFFER * buffers, "device" in options, is_buffers=True)
+    return Channel(kind, name, options, storage)
 
 
 # ------------------------------------------------------------------------------------------ handles
@@ -30,7 +32,7 @@ def opened(name: str, kind: str, options: dict, buffers=64) -> Channel:
 
 def join(judge, me):
     channels = [c for c in judge.model.channels.values() if c.name in KINDS and c.users >= 0]
-    channel = judge.one_of(channels)
+    channel = judge.one_of([c for c in channels if me.uses_cuda or not c.buffers.on_device])
     if channel is None:
         return
     yield from join_it(judge, me, channel)
@@ -94,7 +96,7 @@ def seat_of(judge, me, wanted):
 
 
 def message(judge, me, channel, number):
-    """(how, words) to send it, and the Thing that is received; "" for one too many."""
+    """(how, words) to send it, and the Thing that is received."""
     rng = judge.rng
     how = rng.choices(["send", "loan", "bundle", "large", "mixed"], [40, 25, 15, 4, 16])[0]
     if channel.options.get("overflow") == "block" and how in ("large", "mixed"):
@@ -104,6 +106,8 @@ def message(judge, me, channel, number):
         if nbytes_of(cell) > BUFFER:
             return "send", spec(cell), fresh(cell)
     cell = judge.cell([1, 0, 0, 0], number)
+    if channel.buffers.on_device and how != "loan":  # it lies elsewhere
+        return "send", spec(cell), fresh(cell)
     if how in ("send", "loan", "large"):
         return how if how == "loan" else "send", spec(cell), Thing([Leaf((), cell)])
     tensors = [k for k in of_kind(me, "tensor", device=False) if me.things[k].leaves[0].storage]

@@ -26,8 +26,8 @@ from judge import Judge  # noqa: E402
 from model import Holder, Model, Name  # noqa: E402
 
 OPERATIONS = [
-    (op.make, 8), (op.put, 14), (op.get, 16), (op.wait, 2), (op.delete, 3), (op.view, 10),
-    (op.part, 5), (op.verify, 8), (op.drop, 9), (op.look_around, 1),
+    (op.make, 8), (op.put, 14), (op.get, 16), (op.get_in_threads, 1), (op.wait, 2), (op.delete, 3),
+    (op.view, 10), (op.part, 5), (op.verify, 8), (op.drop, 9), (op.look_around, 1),
     (op.ticket, 4), (op.redeem, 4), (op.redeem_again, 2),
     (ch.join, 3), (ch.subscribe, 4), (ch.leave, 2), (ch.send, 14), (ch.receive, 16),
     (ch.post, 1), (ch.collect, 1),
