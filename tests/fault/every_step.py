@@ -12,6 +12,7 @@ from steps import words
 from wire_table import Status
 
 CHILD_DIED = 100  # operations.c
+TRIES = 10
 
 
 # -------------------------------------------------------------------------------- which moments
@@ -58,11 +59,21 @@ def each_moment(stage, operation, moments, do):
 def go_through(stage, operation, moments, do):
     for step, at in moments:
         try:
-            do(stage, operation, step, at)
-            stage.is_as_before()
+            until_it_comes(stage, operation, step, at, do)
             serves_the_next(stage, operation)
         except AssertionError as error:
             raise AssertionError(f"{operation}, {step} the {at}. time") from error
+
+
+def until_it_comes(stage, operation, step, at, do):
+    """Whether a step comes may depend on who is faster: then it is tried again. How often it comes
+    may, too: then the last time need not come."""
+    for _ in range(TRIES):
+        comes = do(stage, operation, step, at)
+        stage.is_as_before()
+        if comes or at > 1:
+            return
+    raise AssertionError(f"in {TRIES} tries it does not come again")
 
 
 def play(client, operation):
@@ -91,8 +102,8 @@ def kill_client(stage, operation, step, at):
         said = play(client, operation)
         stage.go_on()
         assert stage.worker.answer() == (0, "")
-        assert happens(client.accidents, at) or at > 1
         assert said[0] is None or said[0][0] in (Status.OK, CHILD_DIED)
+        return happens(client.accidents, at)
 
 
 def stop_client(stage, operation, step, at):
@@ -112,7 +123,7 @@ def stop_client(stage, operation, step, at):
             stage.others_go_on(client.accidents)
             client.accidents.resume()
         client.finish()
-        assert client.accidents.end() or at > 1
+        return client.accidents.end()
 
 
 def stops(client, plan):
@@ -129,7 +140,8 @@ def kill_daemon(stage, operation, step, at):
         said = play(client, operation)
         assert said[0][0] in (Status.OK, Status.LOST, Status.UNAVAILABLE, CHILD_DIED)
         assert said[1:] == [(0, "")] * 2
-        if happens(stage.plan, at):
+        comes = happens(stage.plan, at)
+        if comes:
             assert stage.daemon.process.wait() == -signal.SIGKILL
             for witness in stage.witnesses:
                 witness.must("check")
@@ -137,6 +149,7 @@ def kill_daemon(stage, operation, step, at):
             for witness in stage.witnesses:
                 find_successor(witness)
         client.finish()
+        return comes
 
 
 def find_successor(witness):
@@ -148,11 +161,8 @@ def find_successor(witness):
 
 def happens(plan, at):
     """Waits for what is planned, which may come after all that a client has been told."""
-    if at == 1:
-        settle(plan.happened, "the signal")
-    else:
-        with contextlib.suppress(AssertionError):
-            settle(plan.happened, deadline=1)
+    with contextlib.suppress(AssertionError):
+        settle(plan.happened, deadline=5 if at == 1 else 1)
     return plan.end()
 
 
@@ -169,6 +179,7 @@ def stop_daemon(stage, operation, step, at):
         client.finish()
         if not stage.plan.has_come and happens(stage.plan, at):
             wait_for_daemon(stage)
+        return stage.plan.end()
 
 
 def wait_for_daemon(stage):

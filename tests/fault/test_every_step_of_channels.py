@@ -127,18 +127,21 @@ def test_every_step_of_channels_is_reached(hits):
 
 
 def kill_member(stage, operation, step, at):
-    kill_client(stage, operation, step, at)
+    comes = kill_client(stage, operation, step, at)
     stage.flow(operation, was_killed=True)
+    return comes
 
 
 def stop_member(stage, operation, step, at):
-    stop_client(stage, operation, step, at)
+    comes = stop_client(stage, operation, step, at)
     stage.flow(operation, was_killed=False)
+    return comes
 
 
 def stop_daemon_of_channel(stage, operation, step, at):
-    stop_daemon(stage, operation, step, at)
+    comes = stop_daemon(stage, operation, step, at)
     stage.flow(operation, was_killed=False)
+    return comes
 
 
 WHAT = {
