@@ -119,9 +119,11 @@ static int send_unsent(int fd, struct unsent *unsent) {
     if (!is_good_without(&header)) {
         return send_refusal(fd, &header);
     }
-    header.nfds = 0;
+    header.nfds = 0; /* from now on, should it have to wait once more */
     memcpy(unsent->bytes, &header, sizeof header);
-    return connection_send_bytes(fd, unsent->bytes, unsent->nbytes, -1);
+    close(unsent->fd);
+    unsent->fd = -1;
+    return connection_send_bytes(fd, unsent->bytes, unsent->nbytes, unsent->fd);
 }
 
 const char *output_flush(struct output *output, int fd) {
