@@ -1,6 +1,5 @@
 #include "client.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -403,7 +402,7 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
         log_error("event=client.open error=\"no memory\"");
         free(account);
         free(client);
-        close(fd);
+        closer_close(&fd, 1);
         return NULL;
     }
     client->fd = fd;
