@@ -46,6 +46,10 @@ int call_no_books(struct call *call);
 /* Waits on `wait`. */
 int call_wait(struct call *call, struct waitlist *wait);
 
+/* Where one more entry of `nbytes` comes in a list that is the reply's tail; zeroes follow up to a
+ * multiple of 8. NULL: this page is full. */
+void *call_add(struct call *call, size_t nbytes);
+
 /* The peer broke `rule`: it is dropped. */
 int call_broken(struct call *call, const char *rule);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bytes.h"
 #include "call.h"
 #include "log.h"
 #include "step.h"
@@ -63,6 +64,19 @@ int call_no_books(struct call *call) {
 int call_wait(struct call *call, struct waitlist *wait) {
     call->wait = wait;
     return CALL_WAITS;
+}
+
+void *call_add(struct call *call, size_t nbytes) {
+    char *to = call->server->page + call->reply_tail_nbytes;
+    size_t padded = bytes_round_up(nbytes, 8);
+
+    if (padded > sizeof call->server->page - call->reply_tail_nbytes) {
+        return NULL;
+    }
+    memset(to + nbytes, 0, padded - nbytes);
+    call->reply_tail = call->server->page;
+    call->reply_tail_nbytes += padded;
+    return to;
 }
 
 int call_broken(struct call *call, const char *rule) {

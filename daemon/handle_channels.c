@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "bytes.h"
 #include "call.h"
 
 /* What the control block says now. */
@@ -38,17 +39,16 @@ static uint32_t add_participants(const struct channel *channel, const struct vie
     return count;
 }
 
-/* Adds one channel at `used` of the page. Returns its size, 0 when it does not fit. */
-static size_t add_channel(struct server *server, size_t used, const struct channel *channel) {
+/* Returns whether there was room. */
+static bool add_channel(struct call *call, const struct channel *channel) {
     const struct ring_shape *shape = &channel->ring.shape;
     size_t head = sizeof(struct wire_channel) + channel->name_nbytes;
-    size_t padded = (head + 7) / 8 * 8;
-    size_t nbytes = padded + channel->seated * sizeof(struct wire_participant);
-    char *to = server->page + used;
+    size_t padded = bytes_round_up(head, 8);
+    char *to = call_add(call, padded + channel->seated * sizeof(struct wire_participant));
     struct view view;
 
-    if (used + nbytes > sizeof server->page) {
-        return 0;
+    if (!to) {
+        return false;
     }
     look(channel, &view);
     struct wire_channel entry = {.channel = channel->id,
@@ -66,29 +66,24 @@ static size_t add_channel(struct server *server, size_t used, const struct chann
     memcpy(to, &entry, sizeof entry);
     memcpy(to + sizeof entry, channel->name, channel->name_nbytes);
     memset(to + head, 0, padded - head);
-    return nbytes;
+    return true;
 }
 
 int handle_channels(struct call *call, const struct wire_channels *request,
                     struct wire_channels_reply *reply) {
-    struct server *server = call->server;
-    size_t used = 0;
+    struct channels *channels = &call->server->channels;
 
-    channels_settle(&server->channels);
-    list_for_each (link, &server->channels.all) {
+    channels_settle(channels);
+    list_for_each (link, &channels->all) {
         const struct channel *channel = container_of(link, struct channel, link);
         if (channel->id <= request->after) {
             continue;
         }
-        size_t added = add_channel(server, used, channel);
-        if (added == 0) {
+        if (!add_channel(call, channel)) {
             reply->more = 1;
             break;
         }
-        used += added;
         reply->count++;
     }
-    call->reply_tail = server->page;
-    call->reply_tail_nbytes = used;
     return STATUS_OK;
 }

@@ -37,52 +37,41 @@ int handle_stats(struct call *call, const struct wire_stats *request,
     return STATUS_OK;
 }
 
-/* Adds one client at `used` of the page. Returns its size, 0 when it does not fit. */
-static size_t add_client(struct server *server, size_t used, const struct client *client) {
+/* Returns whether there was room. */
+static bool add_client(struct call *call, const struct client *client) {
     struct wire_client entry = {.client = client->id,
                                 .storages = holds_count(&client->holds),
                                 .bytes = client->holds.bytes,
                                 .device_bytes = client->holds.device_bytes,
                                 .tickets = client->account->used[ACCOUNT_TICKETS],
                                 .waiting = client->waiting,
-                                .age_ms = server_now(server) - client->opened_ms,
+                                .age_ms = server_now(call->server) - client->opened_ms,
                                 .pid = (uint32_t)client->pid,
                                 .uid = client->uid,
                                 .connected = client_is_connected(client),
                                 .program_nbytes = (uint32_t)client->program_nbytes};
-    size_t nbytes = sizeof entry + client->program_nbytes;
-    size_t padded = (nbytes + 7) / 8 * 8;
-    char *to = server->page + used;
+    char *to = call_add(call, sizeof entry + client->program_nbytes);
 
-    if (used + padded > sizeof server->page) {
-        return 0;
+    if (to) {
+        memcpy(to, &entry, sizeof entry);
+        memcpy(to + sizeof entry, client->program, client->program_nbytes);
     }
-    memcpy(to, &entry, sizeof entry);
-    memcpy(to + sizeof entry, client->program, client->program_nbytes);
-    memset(to + nbytes, 0, padded - nbytes);
-    return padded;
+    return to != NULL;
 }
 
 int handle_clients(struct call *call, const struct wire_clients *request,
                    struct wire_clients_reply *reply) {
-    struct server *server = call->server;
-    size_t used = 0;
-
-    list_for_each (link, &server->clients) {
+    list_for_each (link, &call->server->clients) {
         const struct client *client = container_of(link, struct client, link);
         if (client->id <= request->after) {
             continue;
         }
-        size_t added = add_client(server, used, client);
-        if (added == 0) {
+        if (!add_client(call, client)) {
             reply->more = 1;
             break;
         }
-        used += added;
         reply->count++;
     }
-    call->reply_tail = server->page;
-    call->reply_tail_nbytes = used;
     return STATUS_OK;
 }
 

@@ -274,51 +274,38 @@ int handle_delete(struct call *call, const struct wire_delete *request,
     return STATUS_OK;
 }
 
-/* Adds one entry at `used` of the page. Returns its size, 0 when it does not fit. */
-static size_t add_entry(struct server *server, size_t used, const struct name *name) {
-    struct wire_entry entry = entry_of(server, name);
-    size_t nbytes = sizeof entry + entry.desc_nbytes + entry.name_nbytes;
-    size_t padded = (nbytes + 7) / 8 * 8;
-    char *to = server->page + used;
+/* Returns whether there was room. */
+static bool add_entry(struct call *call, const struct name *name) {
+    struct wire_entry entry = entry_of(call->server, name);
+    char *to = call_add(call, sizeof entry + entry.desc_nbytes + entry.name_nbytes);
 
-    if (used + padded > sizeof server->page) {
-        return 0;
+    if (to) {
+        memcpy(to, &entry, sizeof entry);
+        memcpy(to + sizeof entry, name_desc(name), entry.desc_nbytes);
+        memcpy(to + sizeof entry + entry.desc_nbytes, name->bytes, entry.name_nbytes);
     }
-    memcpy(to, &entry, sizeof entry);
-    memcpy(to + sizeof entry, name_desc(name), entry.desc_nbytes);
-    memcpy(to + sizeof entry + entry.desc_nbytes, name->bytes, entry.name_nbytes);
-    memset(to + nbytes, 0, padded - nbytes);
-    return padded;
+    return to != NULL;
 }
 
 int handle_list(struct call *call, const struct wire_list *request, struct wire_list_reply *reply) {
-    struct server *server = call->server;
+    const struct catalog *catalog = &call->server->catalog;
     const char *prefix = (const char *)call->tail;
     size_t prefix_nbytes = request->prefix_nbytes;
     const char *after = prefix + prefix_nbytes;
     size_t after_nbytes = request->after_nbytes;
-    size_t used = 0;
+    const struct name *name;
 
     if (prefix_nbytes + after_nbytes != call->tail_nbytes) {
         return call_broken(call, "LIST: the sizes of prefix and name are not those of the tail");
     }
-    for (;;) {
-        const struct name *name =
-            catalog_next(&server->catalog, prefix, prefix_nbytes, after, after_nbytes);
-        if (!name) {
-            break;
-        }
-        size_t added = add_entry(server, used, name);
-        if (added == 0) {
+    while ((name = catalog_next(catalog, prefix, prefix_nbytes, after, after_nbytes))) {
+        if (!add_entry(call, name)) {
             reply->more = 1;
             break;
         }
-        used += added;
         reply->count++;
         after = name->bytes;
         after_nbytes = name->nbytes;
     }
-    call->reply_tail = server->page;
-    call->reply_tail_nbytes = used;
     return STATUS_OK;
 }
