@@ -22,10 +22,6 @@ int grant(struct call *call, struct storage *storage, struct wire_grant *ret_gra
 /* The same for several, all or nothing: the grants are the tail of the reply. */
 int grant_all(struct call *call, struct storage *const *storages, uint32_t count);
 
-/* Takes back what nobody needs any more: what the ended had, names and tickets whose time is over,
- * what received messages referred to. Whether there was anything. */
-bool make_room(struct call *call);
-
 /* The ids in the tail: how many; -1: it is no list of them. */
 int count_ids(const struct call *call);
 uint64_t id_at(const struct call *call, int i);

@@ -69,7 +69,7 @@ static int find_held(struct call *call, int count, struct storage **ret_storages
 static int find_room(struct call *call, uint32_t count) {
     int r = check_room(call, count);
 
-    return r != STATUS_OK && make_room(call) ? check_room(call, count) : r;
+    return r != STATUS_OK && server_make_room(call->server) ? check_room(call, count) : r;
 }
 
 static bool is_full(const struct channel *channel) {

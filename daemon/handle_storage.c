@@ -44,16 +44,6 @@ int grant_all(struct call *call, struct storage *const *storages, uint32_t count
     return STATUS_OK;
 }
 
-bool make_room(struct call *call) {
-    struct server *server = call->server;
-    bool any = clients_return_all(server);
-
-    any |= catalog_expire_all(&server->catalog, server_now(server));
-    any |= tickets_expire(&server->tickets) > 0;
-    any |= channels_sweep(&server->channels) > 0;
-    return any;
-}
-
 static int take(struct call *call, struct segments *segments, uint64_t nbytes,
                 struct storage **ret_storage, struct waitlist **ret_wait,
                 struct shortage *ret_shortage) {
@@ -77,18 +67,18 @@ int new_storage(struct call *call, unsigned device, uint64_t nbytes, struct stor
         return r;
     }
     /* Whatever is short: there may be more of it then. */
-    if (call->shortage && !make_room(call)) {
+    if (call->shortage && !server_make_room(call->server)) {
         return shortage_text(call->server, segments, nbytes, call->shortage, call->text);
     }
     r = check_quotas(call, nbytes);
-    if (r != STATUS_OK && make_room(call)) {
+    if (r != STATUS_OK && server_make_room(call->server)) {
         r = check_quotas(call, nbytes);
     }
     if (r != STATUS_OK) {
         return r;
     }
     r = take(call, segments, nbytes, ret_storage, &wait, &shortage);
-    if ((r == STATUS_OUT_OF_MEMORY || r == STATUS_LIMIT) && make_room(call)) {
+    if ((r == STATUS_OUT_OF_MEMORY || r == STATUS_LIMIT) && server_make_room(call->server)) {
         r = take(call, segments, nbytes, ret_storage, &wait, &shortage);
     }
     switch (r) {

@@ -58,6 +58,15 @@ static uint64_t expire_tickets(struct server *server) {
     return tickets_due(&server->tickets);
 }
 
+bool server_make_room(struct server *server) {
+    bool any = clients_return_all(server);
+
+    any |= catalog_expire_all(&server->catalog, server_now(server));
+    any |= tickets_expire(&server->tickets) > 0;
+    any |= channels_sweep(&server->channels) > 0;
+    return any;
+}
+
 /* When the daemon ends for want of work; UINT64_MAX: it has some. */
 static uint64_t idle_end(struct server *server) {
     if (server->acceptor.is_replaced && server->clients_count == 0) {

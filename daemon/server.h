@@ -83,5 +83,9 @@ uint64_t server_destroyed(const struct server *server);
 /* Whether nobody is here, and nothing that somebody could come for. */
 bool server_is_idle(const struct server *server);
 
+/* Takes back what nobody needs any more: what the ended had, names and tickets whose time is over,
+ * what received messages referred to. Returns whether there was anything. */
+bool server_make_room(struct server *server);
+
 /* To be called at the end of every event. */
 void server_settle(struct server *server);
