@@ -6,7 +6,10 @@
 #include "error.h"
 #include "step.h"
 
-#define ATTEMPTS 3 /* to unmap */
+/* To unmap, or to let go of a handle: the driver's functions "may also return error codes from
+ * previous, asynchronous launches" (cuMemUnmap() in the CUDA driver API), which say nothing about
+ * what was asked. */
+#define ATTEMPTS 3
 
 static CUdeviceptr device_address(const char *address) {
     return (CUdeviceptr)(uintptr_t)address;
