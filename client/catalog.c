@@ -10,7 +10,6 @@
 #include "clock.h"
 #include "device_list.h"
 #include "error.h"
-#include "layout.h"
 #include "name.h"
 #include "step.h"
 #include "tensor.h"

@@ -6,9 +6,7 @@
 #include "error.h"
 #include "step.h"
 
-#define PIECE_NBYTES                                                             \
-    ((size_t)16 << 20) /* between two devices: through so much memory of the CPU \
-                        */
+#define PIECE_NBYTES ((size_t)16 << 20) /* of the CPU's memory, between two devices */
 
 static CUdeviceptr device_address(const void *address) {
     return (CUdeviceptr)(uintptr_t)address;

@@ -44,8 +44,7 @@ void reclaim_unlock(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* ------------------------------------------------------------------------------------- in others
- */
+/* ----------------------------------------------------------------------------------- in others */
 
 int reclaim_tensor(struct tcx_tensor *tensor) {
     if (!atomic_load(&is_running)) {
@@ -294,8 +293,7 @@ int reclaim_start(void) {
     return STATUS_OK;
 }
 
-/* --------------------------------------------------------------------------- in a child of fork()
- */
+/* ------------------------------------------------------------------------- in a child of fork() */
 
 void reclaim_start_over(void) {
     atomic_store(&is_running, 0);

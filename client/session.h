@@ -9,8 +9,8 @@
  *
  * Lock rules. `lock` guards everything that is not constant or atomic. Nobody holds it while
  * waiting, copying, unmapping or calling a function of the application; sends do not block. Order:
- * fork.c's lock, a client's, a session's, mapping.c's. Only session_unlock() unlocks: it is where
- * storages that were let go meanwhile are released.
+ * README.md. Only session_unlock() unlocks: it is where storages that were let go meanwhile are
+ * released.
  */
 #pragma once
 

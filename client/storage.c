@@ -165,7 +165,7 @@ static int create(struct session *session, const struct wire_grant *grant,
 
 /* Of who uses memory of a device the daemon must know: such a use may end badly. */
 static int may_be_pinned(const struct wire_grant *known, uint64_t id) {
-    return id != 0 && known->storage == id && known->segment >> 56 == 0;
+    return id != 0 && known->storage == id && segment_device(known->segment) == 0;
 }
 
 struct storage *storage_pin(struct session *session, uint64_t id, struct channel_buffer *buffer) {

@@ -3,7 +3,6 @@
  *
  * HELLO is where a connection is refused, with a reason the user can act on.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>

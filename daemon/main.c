@@ -108,9 +108,12 @@ int main(int argc, char **argv) {
     struct options options;
     char text[OPTIONS_TEXT_SIZE];
 
-    if (options_parse(&options, argc, argv, text) < 0) {
-        fprintf(stderr, "tensorcxd: %s\n", text);
-        detach_report((int)(options.ready_fd == UINT64_MAX ? -1 : (int)options.ready_fd), text);
+    int r = options_parse(&options, argc, argv, text);
+    int ready_fd = options.ready_fd == UINT64_MAX ? -1 : (int)options.ready_fd;
+    int passed_fd;
+
+    if (r < 0) {
+        fail(ready_fd, text);
         return 2;
     }
     if (options.help) {
@@ -121,8 +124,6 @@ int main(int argc, char **argv) {
         puts("tensorcxd " TENSORCX_VERSION);
         return 0;
     }
-    int ready_fd = options.ready_fd == UINT64_MAX ? -1 : (int)options.ready_fd;
-    int passed_fd;
     if (systemd_take_socket(&options, text, &passed_fd) < 0) {
         return fail(ready_fd, text);
     }

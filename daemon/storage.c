@@ -1,7 +1,6 @@
 #include "storage.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 
 #include "status.h"

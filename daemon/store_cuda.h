@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "bytes.h"
 #include "device.h"
 #include "driver.h"
 #include "list.h"

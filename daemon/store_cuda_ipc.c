@@ -7,7 +7,6 @@
  */
 #include <string.h>
 
-#include "bytes.h"
 #include "step.h"
 #include "store_cuda.h"
 

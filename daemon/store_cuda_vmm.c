@@ -5,11 +5,9 @@
  * all we have of it: no context, no mapping. The memory lives until the descriptor and all mappings
  * are gone, also when we are.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "bytes.h"
 #include "step.h"
 #include "store_cuda.h"
 

@@ -1,7 +1,5 @@
 #include "ring.h"
 
-#include <string.h>
-
 static uint32_t slots_of(uint32_t capacity) {
     uint32_t slots = 2;
 
