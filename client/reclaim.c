@@ -25,11 +25,12 @@
 
 static struct tcx_tensor *_Atomic queue; /* owned, newest first */
 static atomic_int is_running;
-static atomic_size_t queued;   /* tensors, ever */
-static atomic_size_t finished; /* of these, let go of */
-static atomic_size_t rounds;   /* of the thread, ever */
-static atomic_int hurries;     /* callers of reclaim_hurry() */
-static atomic_int is_ending;   /* deleters are not to be called any more */
+static atomic_size_t queued;    /* tensors, ever */
+static atomic_size_t finished;  /* of these, let go of */
+static atomic_size_t rounds;    /* of the thread, ever */
+static atomic_size_t unwatched; /* sessions that had nothing more on devices */
+static atomic_int hurries;      /* callers of reclaim_hurry() */
+static atomic_int is_ending;    /* deleters are not to be called any more */
 static sem_t wake;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
@@ -77,6 +78,7 @@ void reclaim_watch(struct session *session) {
 void reclaim_unwatch(struct session *session) {
     session->is_watched = 0;
     pthread_mutex_lock(&lock);
+    atomic_fetch_add(&unwatched, 1);
     struct session **link = &watched;
     while (*link != session) {
         link = &(*link)->next_watched;
@@ -226,7 +228,11 @@ static void catch_up(const struct session *asking) {
     }
 }
 
-int reclaim_hurry(const struct session *session) {
+size_t reclaim_progress(void) {
+    return atomic_load(&finished) + atomic_load(&unwatched);
+}
+
+int reclaim_hurry(const struct session *session, size_t since) {
     size_t count = atomic_load(&queued);
     size_t round = atomic_load(&rounds);
     int64_t deadline = clock_after(HURRY_NS);
@@ -234,13 +240,15 @@ int reclaim_hurry(const struct session *session) {
     pthread_mutex_lock(&lock);
     int has_any = watched != NULL;
     pthread_mutex_unlock(&lock);
-    if (!atomic_load(&is_running) || (!has_any && is_finished(count))) {
+    int has_more = has_any || !is_finished(count);
+    if (!atomic_load(&is_running) || (!has_more && reclaim_progress() == since)) {
         return 0;
     }
     atomic_fetch_add(&hurries, 1);
     reclaim_wake();
     /* The round that is under way may have begun before. */
-    while ((!is_finished(count) || atomic_load(&rounds) < round + 2) && clock_now() < deadline) {
+    while (has_more && (!is_finished(count) || atomic_load(&rounds) < round + 2) &&
+           clock_now() < deadline) {
         poll(NULL, 0, 1);
         reclaim_wake();
     }

@@ -13,6 +13,8 @@
  */
 #pragma once
 
+#include <stddef.h>
+
 struct session;
 struct tcx_tensor;
 
@@ -30,10 +32,13 @@ void reclaim_unwatch(struct session *session);
 /* A segment on a device is idle. */
 void reclaim_wake(void);
 
+/* How much has been given back; only to be compared. */
+size_t reclaim_progress(void);
+
 /* Memory of a device is short: waits, for a while, until all that was let go of by now is given
  * back, no idle segment is mapped, and the daemon of the session that asks knows. 0: this process
- * has nothing to give back. No lock held. */
-int reclaim_hurry(const struct session *session);
+ * has nothing to give back, and gave nothing back since the progress was `since`. No lock held. */
+int reclaim_hurry(const struct session *session, size_t since);
 
 /* Whether somebody waits for that. */
 int reclaim_is_hurried(void);

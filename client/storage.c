@@ -254,9 +254,10 @@ int storage_allocate(struct session *session, const struct device *device, uint6
     int r = device_index(session, device, &fixed.device);
 
     if (r == STATUS_OK) {
+        size_t since = reclaim_progress();
         r = ask_for_memory(session, &fixed, &call);
-        /* Ours may be on its way. */
-        if (r == STATUS_OUT_OF_MEMORY && device && reclaim_hurry(session)) {
+        /* Ours may be on its way, or have come too late. */
+        if (r == STATUS_OUT_OF_MEMORY && device && reclaim_hurry(session, since)) {
             r = ask_for_memory(session, &fixed, &call);
         }
     }

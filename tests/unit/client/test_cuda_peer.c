@@ -7,6 +7,7 @@
 #include "fakecuda_fixture.h"
 #include "peer.h"
 #include "segment.h"
+#include "storage.h"
 
 #define SEGMENT ((UINT64_C(1) << 56) + 5) /* on the daemon's device 1 */
 #define NBYTES  ((uint64_t)2 << 20)
@@ -230,6 +231,51 @@ TEST(of_two_threads_that_map_the_same_segment_one_gives_its_answer_back) {
     expect_unmap(peer);
     expect_unmap(peer);
     close(fd);
+    peer_destroy(peer);
+}
+
+static void *run_allocate(void *argument) {
+    struct caller *caller = argument;
+    struct storage *storage;
+    struct device *device;
+
+    EXPECT_EQ(STATUS_OK, device_of_index(caller->session, 1, &device));
+    caller->status = storage_allocate(caller->session, device, NBYTES, &storage);
+    return NULL;
+}
+
+static void reply_out_of_memory(struct peer *peer, uint32_t request) {
+    peer_reply(peer, MESSAGE_ALLOC, request, STATUS_OUT_OF_MEMORY, NULL, 0, -1);
+}
+
+TEST(what_is_given_back_while_the_daemon_finds_no_memory_is_asked_for_once_more) {
+    struct peer *peer = given_peer();
+    struct wire_map_reply reply = good_reply();
+    struct caller caller;
+    int fd = export();
+
+    start_map(&caller, peer);
+    reply_map(peer, &reply, fd);
+    reply_devices(peer, 1);
+    EXPECT_EQ(STATUS_OK, caller_join(&caller));
+    EXPECT_EQ(0, pthread_create(&caller.thread, NULL, run_allocate, &caller));
+    uint32_t request = peer_receive(peer, MESSAGE_ALLOC)->request;
+    expect_unmap(peer);
+    reply_out_of_memory(peer, request);
+    reply_out_of_memory(peer, peer_receive(peer, MESSAGE_ALLOC)->request);
+    EXPECT_EQ(STATUS_OUT_OF_MEMORY, caller_join(&caller));
+    close(fd);
+    peer_destroy(peer);
+}
+
+TEST(memory_is_asked_for_once_where_there_is_nothing_to_give_back) {
+    struct peer *peer = given_peer();
+    struct caller caller = {.session = peer->session};
+
+    EXPECT_EQ(0, pthread_create(&caller.thread, NULL, run_allocate, &caller));
+    reply_devices(peer, 1);
+    reply_out_of_memory(peer, peer_receive(peer, MESSAGE_ALLOC)->request);
+    EXPECT_EQ(STATUS_OUT_OF_MEMORY, caller_join(&caller));
     peer_destroy(peer);
 }
 
