@@ -51,7 +51,7 @@ class Scene:
         if is_end and again[0] == Status.LOST:  # the operation ended before that was seen
             self.client.prepare(operation)
             again = self.client.act(operation)
-        assert again == (0, ""), (function, error, status, text)
+        assert again == (0, ""), (function, error, status, text, again)
         # What a connection that is lost had, or one that forked and had no page, the daemon has
         # again when nothing of that connection is left.
         self.drops = not is_end and not operation.startswith("fork")
@@ -64,7 +64,9 @@ class Scene:
         nothing_remains(self.daemon)
 
     def possessions(self):
-        return self.client.possessions(), self.daemon.footprint(), self.accidents.blocks
+        *others, blocks = self.client.possessions()
+        of_client = (*others, blocks + self.blocks_of_driver)
+        return of_client, self.daemon.footprint(), self.accidents.blocks + self.blocks_of_driver
 
     def settle(self, before):
         client, footprint, blocks = before
@@ -74,7 +76,7 @@ class Scene:
         )
         self.daemon.settle_footprint(footprint)
         settle(
-            lambda: self.accidents.blocks <= blocks + self.blocks_of_driver,
+            lambda: self.accidents.blocks <= blocks,
             f"after {self.accidents.last}, the return to {blocks} blocks of memory",
         )
 

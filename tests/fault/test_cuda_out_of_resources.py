@@ -28,6 +28,7 @@ each_mode = pytest.mark.parametrize("mode", ["vmm", pytest.param("ipc", marks=py
 @operations("cuda-put", "cuda-get")
 def test_once_in_a_client(built, folder, start, operation, mode):
     with refusals.in_client(built, folder, start, *ROOM, "--cuda", mode) as scene:
+        scene.blocks_of_driver = 4  # one in each thread that has called it
         fail_everywhere(scene, operation, EVERYTHING & ~CONNECTION)
 
 
@@ -35,5 +36,5 @@ def test_once_in_a_client(built, folder, start, operation, mode):
 @operations("cuda-put")
 def test_once_in_the_daemon(built, folder, start, operation, mode):
     with refusals.in_daemon(built, folder, start, *ROOM, "--cuda", mode) as scene:
-        scene.blocks_of_driver = 4  # one in each thread of the pool
+        scene.blocks_of_driver = 4  # one in each thread that has called it
         fail_everywhere(scene, operation, EVERYTHING & ~CONNECTION)
