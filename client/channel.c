@@ -68,6 +68,16 @@ static int check_device(const struct tcx_channel *channel) {
                  device_text(device_name(channel->device), asked));
 }
 
+static struct wire_join request_of(const tcx_channel_options_t *options) {
+    return (struct wire_join){
+        .flags = options->flags | JOIN_CREATE,
+        .capacity = options->capacity,
+        .buffers = options->buffers,
+        .participants = options->participants,
+        .buffer_nbytes = options->buffer_nbytes,
+    };
+}
+
 int tcx_channel_open(tcx_client_t *client, const char *name, const tcx_channel_options_t *options,
                      tcx_channel_t **ret_channel) {
     static const tcx_channel_options_t none;
@@ -83,13 +93,7 @@ int tcx_channel_open(tcx_client_t *client, const char *name, const tcx_channel_o
     if (options->flags & ~(unsigned)(TCX_CHANNEL_TOPIC | TCX_CHANNEL_DROP_OLDEST)) {
         return error(STATUS_INVALID, "unknown channel flags 0x%x", options->flags);
     }
-    struct wire_join request = {
-        .flags = options->flags | JOIN_CREATE,
-        .capacity = options->capacity,
-        .buffers = options->buffers,
-        .participants = options->participants,
-        .buffer_nbytes = options->buffer_nbytes,
-    };
+    struct wire_join request = request_of(options);
     struct device *device;
     int r = device_find(options->device, &device);
     r = r == STATUS_OK ? client_session(client, &session) : r;

@@ -3,9 +3,8 @@
  *
  * A client is connected, or disconnected with its memory still mapped (its life page is open), or
  * ended, while what it held goes back in steps, or with children that still use it (fork pages are
- * open), or gone. client_close() is
- * the only way out, for every reason. Owned by the server. What a message means is dispatch's
- * business.
+ * open), or gone. client_close() is the only way out, for every reason. Owned by the server. What a
+ * message means is dispatch's business.
  */
 #pragma once
 

@@ -72,8 +72,7 @@ static const struct option table[] = {
      "most forks of one client that are told apart; beyond, what it lets go stays until it ends"},
     {"client-channels", COUNT, "N", "1024", FIELD(client_channels), 1, 1000000,
      "most channels that one client has made and that still exist, and most handles of channels "
-     "that "
-     "it has open"},
+     "that it has open"},
     {"allow-uid", UIDS, "UID,...", NULL, FIELD(allow_uid), 0, 0,
      "also serve these users, who then share everything; may be given several times"},
     {"log", TEXT, "FILE", NULL, FIELD(log), 0, 0, "append the log to FILE (default: stderr)"},
