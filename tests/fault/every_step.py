@@ -57,12 +57,14 @@ def each_moment(stage, operation, moments, do):
 
 
 def go_through(stage, operation, moments, do):
+    """Who comes next is served: by the next moment up to its step, and after the last in full."""
     for step, at in moments:
         try:
             until_it_comes(stage, operation, step, at, do)
-            serves_the_next(stage, operation)
         except AssertionError as error:
             raise AssertionError(f"{operation}, {step} the {at}. time") from error
+    if moments:
+        serves_the_next(stage, operation)
 
 
 def until_it_comes(stage, operation, step, at, do):
