@@ -310,14 +310,14 @@ def test_the_lease_begins_though_children_keep_what_the_sender_held(tmp_path):
 
 
 def test_the_daemon_does_not_end_for_want_of_work_before_the_lease(tmp_path):
-    options = ("--idle-exit", "0.05", "--ticket-lease", "60")
+    options = ("--idle-exit", "1", "--ticket-lease", "60")
     with d.Daemon(tmp_path, *options) as running:
         with running.connect() as sender:
             storage = sender.alloc(100)["storage"]
             ticket = sender.ticket(storage)
         d.settle(lambda: "event=client.close" in running.log())
         with pytest.raises(AssertionError):  # a time in which it would have ended
-            d.settle(lambda: running.process.poll() is not None, deadline=0.5)
+            d.settle(lambda: running.process.poll() is not None, deadline=1.5)
         with running.connect() as receiver:
             receiver.redeem(ticket, storage)
         assert running.process.wait(d.DEADLINE) == 0
