@@ -6,8 +6,8 @@ PYTEST = $(PACKAGES) $(if $(SANITIZE),$(SANE_OPTIONS) $(SANE),$(VPY)) -m pytest 
 
 ## check: lint, C tests under sanitizers, Python tests, packaging; under 15 minutes
 check: $(VENV)/.ready # with -j a line's targets run at once; what looks at the machine's /dev/shm runs alone
-	$(MAKE) -Otarget lint .venv-torch/.ready unit
-	$(MAKE) -Otarget fuzz-smoke python-tests torch-tests wire-tests numpy-oldest packaging
+	$(MAKE) -Otarget lint .venv-torch/.ready unit steps
+	$(MAKE) -Otarget python-tests fuzz-smoke torch-tests wire-tests step-tests numpy-oldest tool-tests packaging
 	$(MAKE) fault-tests
 
 ## check-full: check, and whatever takes longer: sanitizers, valgrind, -O0 and -O3, compilers, models, versions (4 hours)
@@ -21,7 +21,7 @@ check-full: check
 	$(MAKE) slow-tests
 	$(MAKE) model-full
 
-.PHONY: check check-full unit python-tests fault-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging compat
+.PHONY: check check-full unit python-tests fault-tests step-tests tool-tests wire-tests slow-tests numpy-oldest numpy-matrix torch-tests packaging compat
 
 # ------------------------------------------------------------------- a CUDA driver without a device
 # tests/fakecuda/README.md. Its folder belongs into LD_LIBRARY_PATH; variants lie in folders below.
@@ -158,9 +158,18 @@ model model-full model-mutations:
 python-tests: all fakecuda
 	$(PYTEST) -m 'not slow' tests/python
 
-## fault-tests: whatever can go wrong, goes wrong; and whether bench and check-gpu run
-fault-tests: all fakecuda steps
-	$(PYTEST) -m 'not slow' tests/fault tests/soak tests/bench tests/checkgpu
+## fault-tests: whatever can go wrong, goes wrong
+fault-tests: all fakecuda
+	$(PYTEST) -m 'not slow' tests/fault $(addprefix --ignore ,$(STEP_TESTS))
+
+## step-tests: a client, or the daemon, is killed or stopped at every step
+STEP_TESTS := $(filter-out %_call_fails.py,$(wildcard tests/fault/test_every_*.py))
+step-tests: all fakecuda steps
+	$(PYTEST) -m 'not slow' $(STEP_TESTS)
+
+## tool-tests: a moment of the soak; whether bench and check-gpu run
+tool-tests: all fakecuda
+	$(PYTEST) -m 'not slow' tests/soak tests/bench tests/checkgpu
 
 ## soak: half an hour of 64 clients that do everything, come, go and die, beside a model (SECONDS=, SOAK_SEED=)
 SECONDS ?= 1800
