@@ -143,14 +143,17 @@ static int spawn(const char *program, const char *path, const char *log, int rea
     sigfillset(&all);
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attributes);
-    posix_spawn_file_actions_adddup2(&actions, ready, READY_FD);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
-    posix_spawn_file_actions_adddup2(&actions, 0, 1);
-    posix_spawn_file_actions_adddup2(&actions, 0, 2);
+    int number = posix_spawn_file_actions_adddup2(&actions, ready, READY_FD);
+    number =
+        number ? number : posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
+    number = number ? number : posix_spawn_file_actions_adddup2(&actions, 0, 1);
+    number = number ? number : posix_spawn_file_actions_adddup2(&actions, 0, 2);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    int number = posix_spawn(ret_pid, program, &actions, &attributes, arguments, environ);
+    if (number == 0) {
+        number = posix_spawn(ret_pid, program, &actions, &attributes, arguments, environ);
+    }
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (number == EMFILE || number == ENFILE || number == EAGAIN || number == ENOMEM) {

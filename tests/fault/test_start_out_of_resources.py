@@ -16,6 +16,7 @@ import pytest
 import wire
 from accidents import EVERYTHING, OPTIONS, VARIANTS, Accidents
 from daemon import DEADLINE, PROGRAM, bare_environment, is_alive, settle
+from helpers import Program
 
 
 def end(path):
@@ -77,3 +78,36 @@ def test_a_start_that_fails_says_why(built, folder, where, variant):
             assert start(path, accidents) == (0, "R"), accidents.last
         if not accidents.page.happened:
             break
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", range(VARIANTS))
+def test_a_call_that_starts_a_daemon_fails_with_a_text_and_then_works(built, folder, variant):
+    path = Path(folder, "d.sock")
+    accidents = Accidents(built, folder, "both")
+    code = """
+    say("ready")
+    while hear():
+        try:
+            with cx.Client() as client:
+                client.exists("name")
+            say("R")
+        except (cx.Error, MemoryError) as error:
+            say(type(error).__name__, error)
+    """
+    with Program(
+        code, socket=path, env={"TENSORCX_AUTOSTART": "1", **accidents.environment}
+    ) as program:
+        program.expect("ready")
+        for at in count(1):
+            accidents.plan(EVERYTHING, at, variant=variant)
+            program.tell("go")
+            said = program.line()
+            happened = accidents.end()
+            program.tell("go")
+            assert program.line() == "R", (accidents.last, said)
+            end(path)
+            if not happened:
+                break
+        program.tell()
+        program.finish()
