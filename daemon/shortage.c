@@ -145,6 +145,8 @@ static void add_device_reason(struct text *text, const struct device *device,
 
     if (shortage->error) {
         add(text, "the CUDA driver has none left, other programs' included");
+    } else if (shortage->asked > device->nbytes) {
+        add(text, "the device has not so much");
     } else {
         add(text, "the capacity is used up (start the daemon with a larger --cuda-capacity)");
     }

@@ -134,8 +134,11 @@ def test_small_ones_share_segments_and_descriptors(daemon, client):
 
 
 def test_more_than_the_device_has_is_told_at_once(client):
-    for nbytes in TOTAL, 2**63, 2**64 - 1:
-        with refused(Status.OUT_OF_MEMORY, "--cuda-capacity", "Fake GPU, GPU-face0000-", "1 GiB"):
+    device = ("Fake GPU, GPU-face0000-", "1 GiB")
+    with refused(Status.OUT_OF_MEMORY, "a larger --cuda-capacity", *device):
+        client.alloc(TOTAL, 1)
+    for nbytes in 2**63, 2**64 - 1:
+        with refused(Status.OUT_OF_MEMORY, "the device has not so much", *device):
             client.alloc(nbytes, 1)
 
 
