@@ -1,6 +1,7 @@
 """Now and then the world stands still, and what the daemon tells must be what the model knows."""
 
 import operator
+import re
 import time
 
 import daemon as d
@@ -11,6 +12,7 @@ from crew import resources_of
 from model import Holder
 
 ROOM = 4096, 2, 64  # KiB, descriptors, mappings by which a process may vary
+MEMORY = re.compile(r"/dev/shm/tensorcx|/memfd:|fakecuda:")
 SETTLE = 20  # seconds in which the daemon must have noticed everything
 
 
@@ -327,9 +329,15 @@ class Inspection:
         self.model.lease(me)
 
     def resources(self):
-        """Of the daemon and of the observer, when nothing is kept warm."""
+        """Of the daemon and of the observer, when nothing is kept warm, here or on a device."""
+        pid = self.soak.daemon.pid
+
+        def is_empty():
+            return not any(map(MEMORY.search, d.descriptors(pid).values()))
+
         self.soak.daemon.settle(segments=0)
-        return resources_of(self.soak.daemon.pid), self.answer("resources")
+        d.settle(is_empty, "the end of all memory")
+        return resources_of(pid), self.answer("resources")
 
     def flat(self, first, last):
         for who, before, after in zip(("daemon", "observer"), first, last, strict=True):
