@@ -74,7 +74,7 @@ static void drop_unless(struct channel *channel, const uint64_t *needed) {
 
 /* Whether something goes when a buffer is released. */
 static bool waits_for_release(const struct channel *channel) {
-    return channel->attached > 0 || standings_are_loose(channel);
+    return channel->attached > 0 || !list_is_empty(&channel->loose);
 }
 
 void attachments_sweep(struct channel *channel) {

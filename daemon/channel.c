@@ -137,7 +137,8 @@ int channel_create(struct channels *channels, struct account *account,
         return -ENOMEM;
     }
     list_init(&channel->unsettled);
-    list_init(&channel->standing);
+    list_init(&channel->held);
+    list_init(&channel->loose);
     channel->channels = channels;
     channel->account = account;
     channel->name_nbytes = nbytes;
@@ -255,30 +256,16 @@ static bool is_needed(const struct channel *channel) {
  * that nobody has were written by somebody who should not. */
 static bool is_kept(struct channel *channel) {
     attachments_drop_sent(channel);
-    if (channel->seated == 0 || channel->attached + channel->standing_count == 0) {
+    if (channel->seated == 0 || channel->attached + channel->standings.count == 0) {
         return false;
     }
     take_name(channel);
     return true;
 }
 
-/* Somebody has let go of a storage that may have been sent through any of them. */
-static void touch_those_with_standing(struct channels *channels) {
-    list_for_each (link, &channels->all) {
-        struct channel *channel = container_of(link, struct channel, link);
-        if (channel->standing_count > 0) {
-            channel_touch(channel);
-        }
-    }
-    channels->storages->is_loose = false;
-}
-
 void channels_settle(struct channels *channels) {
     struct list *link;
 
-    if (channels->storages->is_loose) {
-        touch_those_with_standing(channels);
-    }
     while ((link = list_pop(&channels->unsettled))) {
         struct channel *channel = container_of(link, struct channel, unsettled);
         attachments_sweep(channel);

@@ -41,9 +41,11 @@ struct channel {
     uint32_t open;                   /* and those of them that have not left */
     struct attachment **attachments; /* owned: one or NULL for each buffer; NULL: none yet */
     uint32_t attached;               /* how many there are */
-    struct list standing;            /* of struct standing; owned */
-    uint32_t standing_count;
-    size_t name_nbytes; /* 0: it was deleted */
+    struct table standings;          /* of struct standing, by ref; owned */
+    struct table by_sender;          /* those of them that may be sent, by sender and storage; */
+    struct list held;                /* the same in a list, */
+    struct list loose;               /* and the others: messages alone keep them */
+    size_t name_nbytes;              /* 0: it was deleted */
     char name[];
 };
 

@@ -73,7 +73,7 @@ static int find_room(struct call *call, uint32_t count) {
 }
 
 static bool is_full(const struct channel *channel) {
-    return channel->standing_count >= channel->ring.shape.buffers;
+    return channel->standings.count >= channel->ring.shape.buffers;
 }
 
 /* For all messages that this handle sends. One that has left may be gone once there is room. */
@@ -99,8 +99,8 @@ static int refer_standing(struct call *call, const struct wire_refer *request,
         channels_settle(&call->server->channels); /* what was let go of just now */
     }
     if (!standing && is_full(channel)) {
-        return call_fail(call, STATUS_LIMIT, "channel %" PRIu64 " has %u standing references",
-                         channel->id, channel->standing_count);
+        return call_fail(call, STATUS_LIMIT, "channel %" PRIu64 " has %zu standing references",
+                         channel->id, channel->standings.count);
     }
     r = standing ? STATUS_OK : find_room(call, 1);
     if (r == STATUS_OK && !standing) {

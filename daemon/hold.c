@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "standing.h"
 #include "step.h"
 
 /* So that others need not wait long while a client with many ends. */
@@ -54,6 +55,7 @@ int hold_grant(struct holds *holds, struct storage *storage) {
     } else if (hold->grants == 0) {
         heap_remove(&hold->parked); /* what it waited for it will wait for again */
         list_init(&hold->tickets);
+        hold->standings = NULL;
     }
     hold->grants++;
     REACHED(HOLD_GRANTED);
@@ -88,8 +90,8 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
 static int hold_park(struct holds *holds, struct hold *hold) {
     hold->grants = 0;
     REACHED(HOLD_LEFT);
-    holds->storages->is_loose |= hold->storage->standing > 0;
     tickets_lease(holds->tickets, &hold->tickets);
+    standings_let_go(hold);
     return !hold->storage->device && forkpages_park(holds->forks, FORK_HOLD, &hold->parked);
 }
 

@@ -19,14 +19,17 @@
 #include "table.h"
 #include "ticket.h"
 
+struct standing;
+
 struct hold {
     struct storage *storage; /* one reference of ours */
     uint64_t grants;         /* 0: parked */
     union { /* there are many holds, so what is never needed together shares its place */
         struct heap_node parked; /* with the client's fork pages; the key is `born` */
         struct {
-            uint64_t born;       /* FORK notes of the client before us */
-            struct list tickets; /* that the client has sent */
+            uint64_t born;              /* FORK notes of the client before us */
+            struct list tickets;        /* that the client has sent */
+            struct standing *standings; /* that its messages may name, the newest; or NULL */
         };
     };
 };

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "ring_mask.h"
+#include "standing.h"
 #include "step.h"
 
 void participants_init(struct participants *participants) {
@@ -125,6 +126,7 @@ static void left(struct participant *participant) {
     if (!participant->has_left) {
         participant->has_left = true;
         participant->channel->open--;
+        standings_left(participant);
     }
     channel_touch(participant->channel);
     REACHED(SEAT_LEFT);

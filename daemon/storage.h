@@ -26,11 +26,10 @@ struct storage {
     struct account *account;   /* of whoever made it; it is charged */
     struct attached *attached; /* owned; NULL: none */
     uint32_t references;
-    uint32_t holders;  /* clients among the references */
-    uint32_t tickets;  /* tickets among them, */
-    uint32_t standing; /* and standing references of channels */
-    uint16_t device;   /* 0: the CPU */
-    bool is_spoilt;    /* a client that used it has ended uncleanly */
+    uint32_t holders; /* clients among the references */
+    uint32_t tickets; /* tickets among them */
+    uint16_t device;  /* 0: the CPU */
+    bool is_spoilt;   /* a client that used it has ended uncleanly */
 };
 
 /* Older storages that a storage keeps alive. */
@@ -51,7 +50,6 @@ struct storages {
     uint64_t max, attachments;
     uint64_t holds; /* of all clients */
     struct stored on[1 + WIRE_DEVICES_MAX];
-    bool is_loose; /* somebody has let go of one with standing references */
     uint64_t next_id;
 };
 

@@ -186,6 +186,42 @@ def test_bits_of_a_seat_that_nobody_has_keep_no_channel(daemon, client):
     daemon.settle(storages=0, channels=0)
 
 
+def test_who_let_go_and_holds_it_again_gets_another(daemon, client, sent):
+    seat, storage, ref = sent
+    send(seat, 0, ref)
+    client.release((storage, 1))
+    daemon.settle(storages=2)
+    assert seat.take() == 0
+    client.fetch(seat.channel, seat.slot, 0, ref)
+    again = stand(client, seat, storage)
+    assert again != ref
+    assert stand(client, seat, storage) == again
+    release(seat, 0, client)
+    send(seat, 1, again)
+    assert seat.take() == 1
+    with refused(Status.STALE, "no reference"):
+        client.fetch(seat.channel, seat.slot, 1, ref)
+    assert client.fetch(seat.channel, seat.slot, 1, again)[0]["storage"] == storage
+    assert not seat["watched"]
+
+
+def test_of_two_senders_of_one_client_that_leaves_takes_only_its_own(daemon, client, sent):
+    seat, storage, ref = sent
+    other = sized(client)
+    theirs = stand(client, other, storage)
+    send(seat, 0, theirs)
+    assert theirs != ref
+    client.send("LEAVE", channel=other.channel, slot=other.slot)
+    assert stand(client, seat, storage) == ref
+    assert seat.take() == 0
+    assert client.fetch(seat.channel, seat.slot, 0, theirs)[0]["storage"] == storage
+    release(seat, 0, client)
+    seat.use(0)
+    with refused(Status.STALE, "no reference"):
+        client.fetch(seat.channel, seat.slot, 0, theirs)
+    assert stand(client, seat, storage) == ref
+
+
 def test_it_is_for_one_storage_that_the_client_holds(client, sent, drops):
     seat, storage, _ = sent
     with refused(Status.STALE, "does not hold"):
