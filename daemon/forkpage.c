@@ -11,15 +11,16 @@
 enum { FREED_AT_ONCE = 512 };
 
 void forkpages_init(struct forkpages *forks) {
-    list_init(&forks->open);
+    list_init(&forks->all);
+    list_init(&forks->closing);
     forks->noted = forks->count = forks->unwatched = 0;
     memset(forks->until_end, 0, sizeof forks->until_end);
     memset(forks->unneeded, 0, sizeof forks->unneeded);
 }
 
-/* The page before `link` in the list of open ones, or NULL. */
+/* The page before `link` in the list of all, or NULL. */
 static struct forkpage *older(const struct forkpages *forks, const struct list *link) {
-    return link->prev == &forks->open ? NULL : container_of(link->prev, struct forkpage, link);
+    return link->prev == &forks->all ? NULL : container_of(link->prev, struct forkpage, link);
 }
 
 /* Whether it began before this page, if there is one. */
@@ -36,7 +37,7 @@ static int park_until_end(struct forkpages *forks, enum fork_kind kind, struct h
 }
 
 int forkpages_park(struct forkpages *forks, enum fork_kind kind, struct heap_node *node) {
-    struct forkpage *newest = older(forks, &forks->open);
+    struct forkpage *newest = older(forks, &forks->all);
 
     if (needs(newest, node)) {
         heap_push(&newest->parked[kind], node);
@@ -48,47 +49,66 @@ int forkpages_park(struct forkpages *forks, enum fork_kind kind, struct heap_nod
 
 /* ---------------------------------------------------------------------------------------- close */
 
-static void hand_on(struct forkpage *page, struct forkpage *next, enum fork_kind kind) {
-    struct forkpages *forks = page->forks;
-    struct heap *parked = &page->parked[kind];
-
-    while ((next || forks->unwatched) && parked->root && !needs(next, parked->root)) {
-        struct heap_node *node = heap_pop(parked);
-        if (!park_until_end(forks, kind, node)) {
-            heap_push(&forks->unneeded[kind], node);
-        }
-    }
-    heap_meld(next ? &next->parked[kind] : &forks->unneeded[kind], parked);
-}
-
 static void forkpage_close(struct forkpage *page) {
     struct forkpages *forks = page->forks;
-    struct forkpage *next = older(forks, &page->link);
 
-    for (int kind = 0; kind < FORK_KINDS; kind++) {
-        hand_on(page, next, kind);
-    }
     lifepage_forget(forks->pages, &page->page);
-    list_remove(&page->link);
+    list_append(&forks->closing, &page->closing);
     forks->count--;
-    free(page);
     REACHED(FORK_PAGE_CLOSED);
 }
 
 static void on_closed(struct lifepage *lifepage) {
     struct forkpage *page = container_of(lifepage, struct forkpage, page);
-    struct forkpages *forks = page->forks;
 
     forkpage_close(page);
-    forks->closed(forks);
+    page->forks->closed(page->forks);
+}
+
+static void forkpage_free(struct forkpage *page) {
+    list_remove(&page->link);
+    list_remove(&page->closing);
+    free(page);
+}
+
+/* Frees what no older page needs, at most *left of it, and counts that down; then moves the rest to
+ * the next older page. Returns whether it is done. */
+static bool hand_on(struct forkpage *page, enum fork_kind kind, int *left) {
+    struct forkpages *forks = page->forks;
+    struct forkpage *next = older(forks, &page->link);
+    struct heap *parked = &page->parked[kind];
+
+    while ((next || forks->unwatched) && parked->root && !needs(next, parked->root)) {
+        if (--*left < 0) {
+            return false;
+        }
+        struct heap_node *node = heap_pop(parked);
+        if (!park_until_end(forks, kind, node)) {
+            forks->freed(forks, kind, node);
+        }
+    }
+    heap_meld(next ? &next->parked[kind] : &forks->unneeded[kind], parked);
+    return true;
+}
+
+/* In whatever order they closed: what one of them hands on to another goes on from there. */
+static void hand_on_some(struct forkpages *forks, int *left) {
+    list_for_each (link, &forks->closing) {
+        struct forkpage *page = container_of(link, struct forkpage, closing);
+        if (hand_on(page, FORK_HOLD, left) && hand_on(page, FORK_BUFFER, left)) {
+            forkpage_free(page);
+        }
+    }
 }
 
 bool forkpages_free_some(struct forkpages *forks) {
-    bool has_more = false;
+    int left = FREED_AT_ONCE;
 
+    hand_on_some(forks, &left);
+    bool has_more = !list_is_empty(&forks->closing);
     for (int kind = 0; kind < FORK_KINDS; kind++) {
         struct heap *unneeded = &forks->unneeded[kind];
-        for (int left = FREED_AT_ONCE; left > 0 && unneeded->root; left--) {
+        for (; left > 0 && unneeded->root; left--) {
             forks->freed(forks, kind, heap_pop(unneeded));
         }
         has_more |= unneeded->root != NULL;
@@ -105,8 +125,15 @@ void forkpages_process_gone(struct forkpages *forks) {
 
 void forkpages_fini(struct forkpages *forks) {
     forkpages_process_gone(forks);
-    while (!list_is_empty(&forks->open)) {
-        forkpage_close(container_of(forks->open.next, struct forkpage, link));
+    while (!list_is_empty(&forks->all)) {
+        struct forkpage *page = container_of(forks->all.next, struct forkpage, link);
+        if (list_is_empty(&page->closing)) {
+            forkpage_close(page);
+        }
+        for (int kind = 0; kind < FORK_KINDS; kind++) {
+            heap_meld(&forks->unneeded[kind], &page->parked[kind]);
+        }
+        forkpage_free(page);
     }
 }
 
@@ -128,7 +155,8 @@ static int forkpage_open(struct forkpages *forks, int fd) {
     }
     page->forks = forks;
     page->sequence = forks->noted;
-    list_append(&forks->open, &page->link);
+    list_init(&page->closing);
+    list_append(&forks->all, &page->link);
     forks->count++;
     REACHED(FORK_PAGE_ADOPTED);
     return 0;

@@ -3,9 +3,9 @@
  *
  * A client that is about to fork maps a page and sends it with its FORK note; the child inherits
  * the mapping. The page is closed when nobody has it mapped any more. What the client lets go
- * meanwhile is parked on the newest open page, if it began before that one; when the page is
- * closed, what began before the next older page as well moves on to that one, all at once, and the
- * rest is free, in steps. Each client has one `struct forkpages`. Knows neither what it parks nor
+ * meanwhile is parked on the newest page, if it began before that one; when the page is closed,
+ * what began after the next older page is free, in steps, and the rest moves on to that one, all at
+ * once. Each client has one `struct forkpages`. Knows neither what it parks nor
  * messages: that is a node whose key tells after how many notes it began.
  */
 #pragma once
@@ -21,7 +21,8 @@ enum fork_kind { FORK_HOLD, FORK_BUFFER, FORK_KINDS }; /* hold.h, participant.h 
 
 struct forkpage {
     struct lifepage page;
-    struct list link;               /* forkpages::open */
+    struct list link;               /* forkpages::all */
+    struct list closing;            /* forkpages::closing, or itself: it is open */
     struct forkpages *forks;        /* borrowed: owns us */
     uint64_t sequence;              /* of its FORK note */
     struct heap parked[FORK_KINDS]; /* those that began last come first */
@@ -34,9 +35,10 @@ struct forkpages {
     void (*closed)(struct forkpages *forks); /* a page is: there may be something to free */
     uint64_t max;                            /* of open pages */
 
-    uint64_t noted;   /* FORK notes until now */
-    struct list open; /* of struct forkpage, the oldest first; owned */
-    uint64_t count;   /* of them */
+    uint64_t noted;      /* FORK notes until now */
+    struct list all;     /* of struct forkpage, the oldest first; owned */
+    struct list closing; /* those of them that nobody has mapped any more, but that are not empty */
+    uint64_t count;      /* of the open ones */
 
     uint64_t unwatched; /* the last note without a page, as if that were open until the process
                            ends; 0: none */

@@ -189,6 +189,76 @@ TEST(what_many_children_had_is_freed_in_steps) {
     teardown(&f);
 }
 
+TEST(what_only_the_younger_of_two_children_had_is_freed_in_steps) {
+    enum { MANY = 3000 };
+    struct fixture f;
+    setup(&f);
+    f.storages.max = MANY;
+    f.forks.closed = leave;
+    uint64_t first = given_held(&f);
+    int older = given_fork(&f);
+    while (f.storages.by_id.count < MANY) {
+        given_held(&f);
+    }
+    int younger = given_fork(&f);
+    for (uint64_t id = first; id < first + MANY; id++) {
+        let_go(&f, id);
+    }
+
+    close_page(&f, younger);
+    EXPECT_EQ(1, f.forks.count);
+    EXPECT_TRUE(!f.forks.unneeded[FORK_HOLD].root); /* they are not even looked at */
+    EXPECT_TRUE(forkpages_free_some(&f.forks));
+    EXPECT_TRUE(f.storages.by_id.count > MANY / 2 && f.storages.by_id.count < MANY);
+    free_all(&f.forks);
+    EXPECT_EQ(1, f.storages.by_id.count);
+    EXPECT_TRUE(lives(&f, first));
+    close_page(&f, older);
+    free_all(&f.forks);
+    EXPECT_EQ(0, f.storages.by_id.count);
+    teardown(&f);
+}
+
+/* While a page hands on, the next older one closes, the client lets go of more, and forks. */
+TEST(pages_that_close_one_after_the_other_hand_on_in_any_order) {
+    enum { EACH = 1000, FORKS = 4 };
+    struct fixture f;
+    int pages[FORKS];
+    uint64_t ids[FORKS];
+    setup(&f);
+    f.storages.max = FORKS * EACH;
+    f.forks.closed = leave;
+    for (int i = 0; i < FORKS; i++) {
+        ids[i] = given_held(&f);
+        for (int j = 1; j < EACH; j++) {
+            given_held(&f);
+        }
+        pages[i] = given_fork(&f);
+    }
+    uint64_t kept = ids[FORKS - 1] + EACH / 2 + 100;
+    for (uint64_t id = ids[0]; id < kept; id++) {
+        let_go(&f, id);
+    }
+
+    for (int i = FORKS - 1; i > 0; i--) {
+        close_page(&f, pages[i]);
+        EXPECT_TRUE(forkpages_free_some(&f.forks));
+    }
+    for (uint64_t id = kept; id < ids[FORKS - 1] + EACH; id++) {
+        let_go(&f, id);
+    }
+    int last = given_fork(&f);
+    EXPECT_EQ(2, f.forks.count);
+    free_all(&f.forks);
+    EXPECT_EQ(EACH, f.storages.by_id.count);
+    EXPECT_TRUE(lives(&f, ids[0]) && !lives(&f, ids[1]));
+    close_page(&f, last);
+    close_page(&f, pages[0]);
+    free_all(&f.forks);
+    EXPECT_EQ(0, f.storages.by_id.count);
+    teardown(&f);
+}
+
 TEST(a_hold_that_is_to_be_freed_may_be_granted_again) {
     struct fixture f;
     setup(&f);
