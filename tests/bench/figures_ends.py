@@ -101,6 +101,12 @@ def woken(daemon, peer, count):
     return lambda: (ask(peer, put(b"same")), peers)
 
 
+def cancels_all(daemon, peer, count):
+    peers = wait_many(daemon, count, lambda i: b"w%d" % i)
+    frames = [wire.frame("CANCEL", request=i + 1) for i in range(count)]
+    return lambda: ([note(peers[i // WAITS_EACH], frame) for i, frame in enumerate(frames)], peers)
+
+
 def child_ends(daemon, peer, count):
     """The parent has let go of them, the child has them still."""
     held = hold_many(peer, count)
@@ -109,16 +115,25 @@ def child_ends(daemon, peer, count):
     return page.close
 
 
+def younger_child_ends(daemon, peer, count):
+    """An older child has none of them."""
+    older = peer.fork()
+    let_end = child_ends(daemon, peer, count)
+    return lambda: (let_end(), older)
+
+
 ENDS = (
     End("a client dies that holds n tensors", dies_with_holds, "holds"),
     End("n tensors are let go", releases_all, "holds"),
     End("a child ends, and all has waited for it", child_ends, "holds"),
+    End("the same, beside an older child", younger_child_ends, "holds"),
     End("a client dies that has n ephemeral names", dies_with_names, "names"),
     End("n names expire", names_expire, "names"),
 )
 WAKES = (
     End("n calls wait for one name, which is put", woken, "waiting"),
     End("clients die that wait in n calls", dies_waiting, "waiting"),
+    End("n calls that wait are cancelled", cancels_all, "waiting"),
 )
 
 

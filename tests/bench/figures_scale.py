@@ -16,6 +16,7 @@ from probe import (
     ask,
     best,
     calls,
+    count_of,
     get,
     listing,
     measure,
@@ -42,6 +43,7 @@ class Size:
     clients: tuple[int, ...] = (1, 10, 100, 1_000)
     channels: tuple[int, ...] = (1, 10, 100, 1_000)
     members: tuple[int, ...] = (1, 8, 64, 512)
+    references: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     ends: tuple[int, ...] = (1_000, 10_000, 100_000)
     wakes: tuple[int, ...] = (100, 1_000, 10_000)
     children: tuple[int, ...] = (10, 1_000)
@@ -58,6 +60,7 @@ TINY = Size(
     (1, 20),
     (1, 5),
     (1, 5),
+    (1, 4),
     (1, 4),
     (50,),
     (20,),
@@ -132,6 +135,7 @@ class Tensors:
             "`get` and release": self.gets(),
             "`stat`": calls(self.daemon, self.peer, stats),
             "ten names of a prefix": calls(self.daemon, self.peer, lists),
+            "all names, each": self.lists(),
             "ticket, redeem, release": self.tickets(),
             "`stats`": calls(self.daemon, self.peer, [wire.frame("STATS", number=1)] * 50),
         }
@@ -143,6 +147,15 @@ class Tensors:
 
         frames = [(get(tensor_name(i)), release(self.held[i])) for i in self.some()]
         return measure(self.daemon, [lambda f=f: one(*f) for f in frames])
+
+    def lists(self) -> Cost:
+        """All of them, page after page."""
+        names, frames, listed = sorted(tensor_name(i) for i in range(len(self.held))), [], 0
+        while listed < len(names):
+            frames.append(listing(b"", names[listed - 1] if listed else b""))
+            listed += count_of(ask(self.peer, frames[-1]))
+        page, share = calls(self.daemon, self.peer, frames), len(frames) / len(names)
+        return Cost(page.daemon * share, page.client * share)
 
     def tickets(self) -> Cost:
         def one(storage: int):

@@ -39,8 +39,9 @@ def named(message: str, name: bytes) -> bytes:
     return wire.frame(message, name, number=1)
 
 
-def listing(prefix: bytes) -> bytes:
-    return wire.frame("LIST", prefix, number=1, prefix_nbytes=len(prefix))
+def listing(prefix: bytes, after: bytes = b"") -> bytes:
+    fields = {"prefix_nbytes": len(prefix), "after_nbytes": len(after)}
+    return wire.frame("LIST", prefix + after, number=1, **fields)
 
 
 def release(*storages: int) -> bytes:
@@ -51,6 +52,11 @@ def release(*storages: int) -> bytes:
 def storage_of(reply: bytes | memoryview) -> int:
     """That a reply grants, first in it."""
     return struct.unpack_from("=Q", reply, wire.HEADER.size)[0]
+
+
+def count_of(reply: bytes | memoryview) -> int:
+    """How much a reply lists, first in it."""
+    return struct.unpack_from("=I", reply, wire.HEADER.size)[0]
 
 
 # ------------------------------------------------------------------------------------ conversation

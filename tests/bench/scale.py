@@ -15,6 +15,7 @@ from pathlib import Path
 
 import figures_bulk
 import figures_ends
+import figures_references
 import figures_scale
 from figures_scale import FULL, TINY
 from harness import versions
@@ -22,7 +23,7 @@ from report import SCALE, machine, write
 
 FIGURES = {
     figure.__name__: figure
-    for module in (figures_scale, figures_ends, figures_bulk)
+    for module in (figures_scale, figures_references, figures_ends, figures_bulk)
     for figure in module.FIGURES
 }
 

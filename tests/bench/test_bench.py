@@ -48,7 +48,7 @@ def test_every_figure_has_a_row_of_ours(tmp_path):
 def test_every_curve_has_all_its_columns(tmp_path):
     path = document(tmp_path, "what make scale measured")
     figures = run("scale.py", "--write", path).split("\n### ")[1:]
-    assert len(figures) == 10
+    assert len(figures) == 11
     for figure in figures:
         table = [line for line in figure.splitlines() if line.startswith("|")]
         assert len(table) > 3 and len({line.count("|") for line in table}) == 1, figure
