@@ -20,8 +20,9 @@
 
 #define STACK_SIZE (512 * 1024) /* the driver's, and deleters of frameworks */
 #define RETRY_NS   (100 * NS_PER_MS)
-#define EXIT_NS    NS_PER_S       /* that exit() waits for it at most */
-#define HURRY_NS   (2 * NS_PER_S) /* an allocation */
+#define EXIT_NS    NS_PER_S        /* that exit() waits for it at most */
+#define DELETER_NS (10 * NS_PER_S) /* and an interpreter for a deleter that was called */
+#define HURRY_NS   (2 * NS_PER_S)  /* an allocation */
 
 static struct tcx_tensor *_Atomic queue; /* owned, newest first */
 static atomic_int is_running;
@@ -31,6 +32,7 @@ static atomic_size_t rounds;    /* of the thread, ever */
 static atomic_size_t unwatched; /* sessions that had nothing more on devices */
 static atomic_int hurries;      /* callers of reclaim_hurry() */
 static atomic_int is_ending;    /* deleters are not to be called any more */
+static atomic_int is_deleting;  /* the thread has seen that they may be, and is not yet back */
 static sem_t wake;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
@@ -145,10 +147,12 @@ static int64_t reclaim_queue(void) {
     pthread_mutex_unlock(&lock);
     while ((tensor = next_settled(&round))) {
         REACHED(RECLAIM_SETTLED);
+        atomic_store(&is_deleting, 1);
         if (atomic_load(&is_ending)) {
             tensor->foreign = NULL;
         }
         tensor_destroy(tensor);
+        atomic_store(&is_deleting, 0);
         atomic_fetch_add(&finished, 1);
         REACHED(RECLAIMED);
     }
@@ -272,6 +276,10 @@ static void finish_at_exit(void) {
 void tcx_devices_end(void) {
     finish_at_exit();
     atomic_store(&is_ending, 1);
+    int64_t deadline = clock_after(DELETER_NS);
+    while (atomic_load(&is_running) && atomic_load(&is_deleting) && clock_now() < deadline) {
+        poll(NULL, 0, 1);
+    }
 }
 
 int reclaim_start(void) {
@@ -307,6 +315,7 @@ void reclaim_start_over(void) {
     atomic_store(&is_running, 0);
     atomic_store(&finished, atomic_load(&queued));
     atomic_store(&hurries, 0);
+    atomic_store(&is_deleting, 0);
     for (struct session *session = watched; session; session = session->next_watched) {
         session->is_watched = 0;
         session->forks++; /* our reference, to be given up with fork's own */

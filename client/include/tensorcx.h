@@ -598,7 +598,7 @@ TCX_API void tcx_device_pop(tcx_device_t device);
 
 /* For an interpreter that is about to end: waits, a second at most, until what was let go of on
  * devices is given back. From then on no deleter of foreign memory on a device is called: what it
- * would run may be gone. */
+ * would run may be gone. One that was called before is waited for, ten seconds at most. */
 TCX_API void tcx_devices_end(void);
 
 typedef struct tcx_device_entry {

@@ -366,6 +366,25 @@ del foreign
     run(CUDA + code, socket=daemon.path)
 
 
+def test_the_end_of_an_interpreter_waits_for_a_deleter_that_is_slow(daemon):
+    """Longer than for those not called yet: it would come back to an interpreter that is gone."""
+    code = """
+import time
+class Slow(Array):
+    def __del__(self):
+        say("go")
+        time.sleep(1.5)
+        super().__del__()
+        say("deleted")
+foreign = cx.from_dlpack(Slow.of(VALUES))
+del foreign
+"""
+    with program(daemon, code) as ending:
+        ending.expect("go")
+        ending.expect("deleted")
+        ending.finish()
+
+
 def test_the_daemon_is_killed(start):
     """What is mapped stays, by descriptor: nobody owns it any more but who uses it."""
     daemon = start("--cuda=vmm", checked=False)
