@@ -345,8 +345,7 @@ cycle.me, cycle.tensor = cycle, cx.asarray(VALUES, device="cuda:1")
 foreign = cx.from_dlpack(Array.of(VALUES))
 threading.Thread(target=lambda: seen(t), daemon=True).start()
 """
-    leaks = {"LSAN_OPTIONS": "detect_leaks=0"}  # CPython's, of a thread that it leaves where it is
-    run(CUDA + code, socket=daemon.path, env=leaks)
+    run(CUDA + code, socket=daemon.path)
     settle(lambda: fakecuda.used() == 0, "the end of the memory")
 
 
