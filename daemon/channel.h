@@ -60,8 +60,8 @@ struct channels {
     uint64_t next_id, next_ref;
 };
 
-/* `storages` and `max` are filled in by the caller. fini ends all channels; nobody participates any
- * more. */
+/* `storages` and `max` are filled in by the caller. fini ends all channels: nobody participates any
+ * more, and what clients use in the control blocks stays as it is. */
 void channels_init(struct channels *channels);
 void channels_fini(struct channels *channels);
 

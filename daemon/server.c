@@ -144,6 +144,9 @@ static void stop(struct server *server) {
     segments_stop(&server->segments);
     devices_stop(&server->devices);
     REACHED(MEMORY_SPARED);
+    /* Before the clients, who live: what they use in the rings stays theirs, also while some do not
+     * know yet that there is no daemon. */
+    channels_fini(&server->channels);
     while (!list_is_empty(&server->clients)) {
         client_close(container_of(server->clients.next, struct client, link), "the daemon ends",
                      true);
@@ -151,7 +154,6 @@ static void stop(struct server *server) {
     REACHED(CLIENTS_CLOSED);
     catalog_fini(&server->catalog);
     tickets_fini(&server->tickets);
-    channels_fini(&server->channels);
     REACHED(NAMES_DROPPED);
     close_handle(&loop->timer);
     close_handle(&loop->terminate);

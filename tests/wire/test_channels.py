@@ -332,6 +332,24 @@ def test_what_a_killed_client_used_and_locked_is_free(daemon, client):
     assert (seat.member("state"), sized(client).slot) == (JOINED, 1)
 
 
+def test_a_daemon_that_ends_changes_nothing_for_those_who_live(tmp_path):
+    """They may not know yet: a buffer that is read would be written to by the next to send."""
+    with d.Daemon(tmp_path) as ending, ending.connect(life_page=True) as client:
+        seat, other = sized(client), sized(client, "topic", flags=CREATE | TOPIC)
+        page = client.fork()
+        for buffer in 2, 4:
+            seat.use(buffer)
+            client.fork().close()
+        client.send("RETURN", channel=seat.channel, slot=seat.slot, buffer=4)
+        other.use(7)
+        other["lock"] = client.welcome["client"]
+        assert client.stats()["channels"] == 2
+        before = bytes(seat.memory), bytes(other.memory)
+        ending.stop()
+        assert (bytes(seat.memory), bytes(other.memory)) == before
+        page.close()
+
+
 def test_a_dropped_client_that_lives_stays_in(daemon, client, drops):
     seat = sized(client)
     victim = daemon.connect(life_page=True)
