@@ -42,6 +42,7 @@ LOCAL = {
     "write",
 }  # of these the daemon knows nothing
 CAPACITY = 1 << 30
+LOG = d.ROOT / "build" / "soak.log"  # of the one that failed last
 PATIENCE = 60  # seconds for any answer
 OLD_HANDS = 4  # members that live to the end; the first is the observer, which has devices
 
@@ -84,6 +85,7 @@ class Soak(Judge):
         words += [word for word in what.replace(":", " ").split() if "/" in word]
         told = [line for line in self.log if any(word in line for word in words)]
         story = "\n".join(f"    {line}" for line in told[-30:])
+        LOG.write_text("\n".join(self.log))
         raise AssertionError(
             f"seed {self.seed}, {me and self.crew.peers.get(me.number)}: {what}\n{story}"
         )
