@@ -397,9 +397,47 @@ TEST(what_a_child_inherited_from_a_lost_connection_stays) {
     end_daemon();
 }
 
-TEST(what_nobody_could_keep_is_an_error_and_no_copy) {
+/* A fork for which there is no fork page. The child's parent has ended when this returns in it. */
+static void fork_without_page(void) {
     struct rlimit limit;
-    tcx_stats_t stats;
+
+    EXPECT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
+    struct rlimit none = {3, limit.rlim_max};
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &none));
+    pid_t parent = getpid();
+    if (fork() > 0) {
+        _exit(0);
+    }
+    EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
+    while (getppid() == parent) {
+        sched_yield();
+    }
+}
+
+TEST(what_has_no_fork_page_is_kept_by_the_life_page) {
+    struct signal went_well = signal_create();
+
+    given_daemon();
+    pid_t parent = fork();
+    if (parent == 0) {
+        tcx_tensor_t *tensor = full(client, 7);
+        fork_without_page();
+        EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(tensor), NULL, NULL));
+        expect_full(tensor, 7);
+        expect_storages(1);
+        signal_send(&went_well);
+        _exit(0);
+    }
+    expect_success(parent);
+    signal_await(&went_well);
+    expect_storages(1);
+    EXPECT_OK(tcx_delete(client, "x"));
+    expect_storages(0);
+    signal_destroy(&went_well);
+    end_daemon();
+}
+
+TEST(what_nobody_could_keep_is_an_error_and_no_copy) {
     char ticket[TCX_TICKET_MAX];
     size_t nbytes;
     tcx_put_options_t copy = {.flags = TCX_PUT_COPY};
@@ -409,16 +447,9 @@ TEST(what_nobody_could_keep_is_an_error_and_no_copy) {
     pid_t parent = fork();
     if (parent == 0) {
         tcx_tensor_t *tensor = full(client, 7);
-        EXPECT_EQ(0, getrlimit(RLIMIT_NOFILE, &limit));
-        struct rlimit none = {3, limit.rlim_max};
-        EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &none)); /* no fork page can be made */
-        if (fork() > 0) {
-            _exit(0);
-        }
-        EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
-        do {
-            EXPECT_OK(tcx_stats(client, &stats));
-        } while (stats.storages > 0); /* until the parent has ended; the runner's timeout */
+        client->session->life_page = NULL; /* so the child has neither page */
+        fork_without_page();
+        expect_storages(0);
         EXPECT_EQ(TCX_STALE, tcx_put(client, "x", tcx_tensor_array(tensor), NULL, NULL));
         EXPECT_EQ(TCX_STALE, tcx_tensor_ticket(client, tensor, ticket, &nbytes));
         EXPECT_OK(tcx_put(client, "x", tcx_tensor_array(tensor), &copy, NULL));
