@@ -11,8 +11,8 @@ import operations_channels as ch
 from crew import resources_of
 from model import Holder
 
-# KiB, descriptors, mappings by which a process may vary: two old hands may have come to use a device
-# meanwhile (a pidfd each), and connections of who looked may not be closed yet.
+# KiB, descriptors, mappings by which a process may vary: two old hands may have come to use a
+# device meanwhile (a pidfd each), and connections of who looked may not be closed yet.
 ROOM = 4096, 5, 64
 MEMORY = re.compile(r"/dev/shm/tensorcx|/memfd:|fakecuda:")
 SETTLE = 20  # seconds in which the daemon must have noticed everything
