@@ -85,6 +85,10 @@ class Name:
     is_leaving: bool = False  # a delete may have happened
     users: int = 0  # operations under way; -1: one that wants to be alone
     waiters: int = 0
+    absent: float = 0  # when it may have been absent last, before another one was put
+
+    def may_have_been_absent(self, since: float, now: float) -> bool:
+        return self.absent >= since or self.may_be_absent(now)
 
     def may_be_absent(self, now: float) -> bool:
         flights = self.flying + self.maybe

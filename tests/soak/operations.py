@@ -239,6 +239,8 @@ def put_it(judge, me, where, what, options):
     judge.require(version not in name.versions, me, f"put {text!r}: version {version} again")
     thing.version = version
     name.versions[version] = thing
+    if name.may_be_absent(now := time.monotonic()):
+        name.absent = now
     if name.current is None or version > name.current.version:
         name.current, name.owner, name.is_leaving = thing, owner, False
         name.until = begun + options["ttl"] if "ttl" in options else 0
@@ -261,7 +263,8 @@ def get_in_threads(judge, me):
 def getting(judge, me, words):
     """The things that were got under one name; None: there was nothing."""
     text, name = judge.name(me)
-    was_absent = name.may_be_absent(time.monotonic())
+    begun = time.monotonic()
+    was_absent = name.may_be_absent(begun)
     floor = name.current.version if name.current else 0
     name.users += 1
     try:
@@ -271,7 +274,7 @@ def getting(judge, me, words):
     things = []
     for error, shown in answer[1] if isinstance(answer[1], list) else [answer]:
         if error == "NotFound":
-            may_be = was_absent or name.may_be_absent(time.monotonic())
+            may_be = was_absent or name.may_have_been_absent(begun, time.monotonic())
             judge.require(may_be, me, f"get {text!r}: NotFound, but version {floor} was put")
             things.append(None)
         else:
