@@ -30,6 +30,7 @@ DLPACK_INCLUDE = $(shell $(HEADERS_FROM) -c "import importlib.util as u; print(u
 PYTHON_INCLUDE = $(shell $(HEADERS_FROM) -c "import sysconfig as s; print(s.get_path('include'))")
 
 # `make V=1` shows the commands.
+MAKEFLAGS += --no-print-directory
 Q        := $(if $(V),,@)
 say       = @echo '  $(1) $@'
 

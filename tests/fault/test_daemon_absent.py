@@ -126,7 +126,7 @@ def test_it_ends_by_itself_when_nobody_needs_it(folder):
 
 
 def test_it_does_not_end_while_a_client_or_a_name_is_there(folder):
-    daemon = Daemon(folder, "--idle-exit", "0.3")
+    daemon = Daemon(folder, "--idle-exit", "1")
     with daemon.connect() as client:
         client.put("x", b"abc", ttl_ms=600)
         for _ in range(50):

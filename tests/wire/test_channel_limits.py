@@ -270,13 +270,13 @@ def test_a_client_that_reads_no_replies_gets_no_more_blocks(daemon):
 
 
 def test_the_daemon_does_not_end_while_a_message_waits(tmp_path):
-    with d.Daemon(tmp_path, "--idle-exit=0.1") as running:
+    with d.Daemon(tmp_path, "--idle-exit=1") as running:
         with running.connect() as sender:
             seat = sized(sender)
             seat.use(0)
             seat.send(0)
         with pytest.raises(AssertionError):
-            d.settle(lambda: running.process.poll() is not None, deadline=0.5)
+            d.settle(lambda: running.process.poll() is not None, deadline=1.5)
         with running.connect() as reader:
             sized(reader).take()
         d.settle(lambda: running.process.poll() is not None, "the idle end")

@@ -389,7 +389,7 @@ def test_beyond_the_limit_of_pages_releases_wait_for_the_end_of_the_process(tmp_
 
 
 def test_a_daemon_with_children_of_a_client_does_not_end_for_want_of_work(tmp_path):
-    with d.Daemon(tmp_path, "--idle-exit", "0.05") as running:
+    with d.Daemon(tmp_path, "--idle-exit", "1") as running:
         with running.connect() as parent:
             held(parent)
             page = parent.fork()
