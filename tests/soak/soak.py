@@ -5,9 +5,11 @@ python soak.py --seconds 1800 --members 64 --seed 1
 
 import argparse
 import collections
+import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -86,6 +88,9 @@ class Soak(Judge):
         told = [line for line in self.log if any(word in line for word in words)]
         story = "\n".join(f"    {line}" for line in told[-30:])
         LOG.write_text("\n".join(self.log))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = None if self.is_down else self.daemon.process.wait(1)
+            what += f" (the daemon has ended with {code}: {self.daemon.log()[-2000:]})"
         raise AssertionError(
             f"seed {self.seed}, {me and self.crew.peers.get(me.number)}: {what}\n{story}"
         )
