@@ -53,7 +53,8 @@ static void keep_for_child(struct session *session) {
         session->fork_page = map_page(&frame.fd);
         if (outbox_send(session, &frame) == NO_MEMORY) {
             session_die(session, "there was no memory to tell it of a fork");
-        } else if ((session->outbox || !session->fork_page) && session->life_page) {
+        } else if (!atomic_load(&session->is_dead) && session->life_page &&
+                   (session->outbox || !session->fork_page)) { /* a dead one's is not taken back */
             session->lends_page = madvise(session->life_page, WIRE_PAGE_NBYTES, MADV_DOFORK) == 0;
         }
         REACHED(FORK_NOTED);

@@ -2,7 +2,9 @@
  * is free when the last of them needs it no more. */
 #include <dlpack/dlpack.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include "client_fixture.h"
 
@@ -432,6 +434,36 @@ TEST(what_has_no_fork_page_is_kept_by_the_life_page) {
     signal_await(&went_well);
     expect_storages(1);
     EXPECT_OK(tcx_delete(client, "x"));
+    expect_storages(0);
+    signal_destroy(&went_well);
+    end_daemon();
+}
+
+TEST(a_lost_connection_leaves_its_life_page_to_all_children) {
+    struct signal went_well = signal_create();
+
+    given_daemon();
+    pid_t parent = fork();
+    if (parent == 0) {
+        unsigned char is_resident;
+        tcx_tensor_t *tensor = full(client, 7);
+        void *page = client->session->life_page;
+        EXPECT_EQ(0, shutdown(client->session->socket, SHUT_RDWR)); /* the first fork sees it */
+        fork_without_page();
+        for (int i = 0; i < 2; i++) {
+            pid_t child = fork();
+            if (child == 0) {
+                EXPECT_EQ(0, mincore(page, WIRE_PAGE_NBYTES, &is_resident)); /* it is mapped */
+                expect_full(tensor, 7);
+                _exit(0);
+            }
+            expect_success(child);
+        }
+        signal_send(&went_well);
+        _exit(0);
+    }
+    expect_success(parent);
+    signal_await(&went_well);
     expect_storages(0);
     signal_destroy(&went_well);
     end_daemon();
