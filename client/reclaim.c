@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "call.h"
+#include "channel_buffer.h"
 #include "clock.h"
 #include "device.h"
 #include "error.h"
@@ -31,7 +32,7 @@ static atomic_size_t finished;  /* of these, let go of */
 static atomic_size_t rounds;    /* of the thread, ever */
 static atomic_size_t unwatched; /* sessions that had nothing more on devices */
 static atomic_int hurries;      /* callers of reclaim_hurry() */
-static atomic_int is_ending;    /* deleters are not to be called any more */
+static atomic_int is_ending;    /* deleters of others are not to be called any more */
 static atomic_int is_deleting;  /* the thread has seen that they may be, and is not yet back */
 static sem_t wake;
 
@@ -148,8 +149,8 @@ static int64_t reclaim_queue(void) {
     while ((tensor = next_settled(&round))) {
         REACHED(RECLAIM_SETTLED);
         atomic_store(&is_deleting, 1);
-        if (atomic_load(&is_ending)) {
-            tensor->foreign = NULL;
+        if (atomic_load(&is_ending) && tensor->release != channel_buffer_unref) {
+            tensor->foreign = NULL; /* somebody else's deleter */
         }
         tensor_destroy(tensor);
         atomic_store(&is_deleting, 0);

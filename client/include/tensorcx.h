@@ -569,10 +569,10 @@ typedef enum tcx_copy_mode {
  * and IF_NEEDED share the memory and keep it alive; no daemon is needed. ALWAYS makes a copy in
  * shared memory of the same device, after all work of this process there; `client` may be NULL
  * otherwise. Takes ownership of `managed` also on failure: its deleter is called exactly once, now
- * or with the last reference to the memory, on whatever thread that is; on a CUDA device then by a
- * thread of the library, when all work of this process there is done. Sharing does not wait:
- * tcx_synchronize() for the stream that the producer was asked to make the data safe on.
- * TCX_EXCHANGE, or as tcx_copy(). */
+ * or with the last reference to the memory, on whatever thread that is; on a CUDA device then (0
+ * bytes are as on the CPU) by a thread of the library, when all work of this process there is done.
+ * Sharing does not wait: tcx_synchronize() for the stream that the producer was asked to make the
+ * data safe on. TCX_EXCHANGE, or as tcx_copy(). */
 TCX_API int tcx_from_dlpack(tcx_client_t *client, struct DLManagedTensorVersioned *managed,
                             tcx_copy_mode_t copy, tcx_tensor_t **ret_tensor);
 TCX_API int tcx_from_dlpack_legacy(tcx_client_t *client, struct DLManagedTensor *managed,
@@ -597,8 +597,9 @@ TCX_API int tcx_device_push(tcx_device_t device);
 TCX_API void tcx_device_pop(tcx_device_t device);
 
 /* For an interpreter that is about to end: waits, a second at most, until what was let go of on
- * devices is given back. From then on no deleter of foreign memory on a device is called: what it
- * would run may be gone. One that was called before is waited for, ten seconds at most. */
+ * devices is given back. From then on, for good in this process, no deleter of foreign memory on a
+ * device is called (0 bytes are as on the CPU): what it would run may be gone. One that was called
+ * before is waited for, ten seconds at most. All else goes on as before. */
 TCX_API void tcx_devices_end(void);
 
 typedef struct tcx_device_entry {

@@ -212,6 +212,26 @@ TEST(a_buffer_is_filled_again_when_no_kernel_reads_it_any_more) {
     end_cuda();
 }
 
+/* As in a program in C in which an interpreter was embedded. */
+TEST(buffers_go_back_after_the_end_of_an_interpreter) {
+    struct private_array private;
+    tcx_tensor_t *loan;
+
+    given_cuda(VMM);
+    private_create(&private, 1000);
+    tcx_channel_t *queue = opened("q", cuda, 4000);
+    tcx_devices_end();
+    for (int i = 0; i < 20; i++) { /* more than there are buffers */
+        EXPECT_OK(tcx_channel_loan(queue, float32, 1, (int64_t[]){1000}, 20, &loan));
+        tcx_tensor_unref(loan);
+        EXPECT_OK(tcx_channel_send(queue, &private.array, 20));
+        tcx_tensor_unref(received(queue));
+    }
+    private_destroy(&private);
+    tcx_channel_close(queue);
+    end_cuda();
+}
+
 TEST(subscribers_share_a_message_on_a_device) {
     tcx_channel_options_t options = {.flags = TCX_CHANNEL_TOPIC, .device = cuda};
     struct private_array private;
