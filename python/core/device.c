@@ -61,9 +61,11 @@ int stream_from_python(struct core_state *state, PyObject *object, int may_skip,
         PyErr_Format(PyExc_TypeError, "stream must be an int as in DLPack or None, not %R", object);
         return -1;
     }
-    intptr_t number = (intptr_t)PyLong_AsVoidPtr(object);
-    if (number == 0)
-        PyErr_Clear(); /* more than an address is no stream, either */
+    intptr_t number = PyLong_AsSsize_t(object); /* an address of a process is never negative */
+    if (number == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        number = 0; /* too large, and so no stream */
+    }
     if (number == 0 || number < -1 || (number == -1 && !may_skip)) {
         core_raise_exchange(state,
                             "stream %R: 1 is the legacy default stream, 2 the per-thread default "

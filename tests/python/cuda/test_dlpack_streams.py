@@ -259,7 +259,7 @@ def test_a_ticket_waits_for_the_writer(side):
     assert pickle.loads(ticket).data_ptr() == t.data_ptr()
 
 
-@pytest.mark.parametrize("stream", [0, -1, -2])
+@pytest.mark.parametrize("stream", [0, -1, -2, 2**63, 2**64 - 1, 2**64])
 def test_streams_that_are_none(stream):
     t = cx.zeros(4, "uint8", device="cuda:0")
     for use in (
@@ -286,7 +286,7 @@ def test_export_takes_every_stream_of_dlpack(side, stream):
     assert view.numpy().tolist() == VALUES.tolist()
 
 
-@pytest.mark.parametrize("stream", [0, -2])
+@pytest.mark.parametrize("stream", [0, -2, 2**64 - 1])
 def test_export_refuses_what_is_no_stream(stream):
     t = cx.asarray(VALUES, device="cuda:0")
     with pytest.raises(cx.ExchangeError, match=f"stream {stream}"):
