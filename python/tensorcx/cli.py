@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
-    except (cx.Error, OSError, ValueError, TypeError, ImportError) as error:
+    except (cx.Error, OSError, ValueError, TypeError, ImportError, MemoryError) as error:
         sys.exit(f"tensorcx: {error_text(error)}")
 
 
@@ -237,7 +237,7 @@ def _put(options: argparse.Namespace) -> None:
 def _load(file: str) -> np.ndarray[Any, np.dtype[Any]]:
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except OSError:
+    except (OSError, MemoryError):
         raise
     except Exception:  # all that NumPy's parsers raise
         array = None

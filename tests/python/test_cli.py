@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorcx as cx
+from tensorcx import cli
 
 
 def run(*arguments, **options):
@@ -237,6 +238,15 @@ def test_put_takes_only_npy_files_with_numbers(tmp_path, content):
     file = tmp_path / "file.npy"
     file.write_bytes(content)
     assert "no .npy file" in failure("put", "x", file)
+
+
+def test_a_file_for_which_there_is_no_memory_is_not_called_wrong(monkeypatch, tmp_path):
+    def load(*arguments, **options):
+        raise MemoryError("no room for it")
+
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(SystemExit, match=r"^tensorcx: no room for it$"):
+        cli.main(["put", "x", str(tmp_path / "x.npy")])
 
 
 def test_put_takes_no_npz_file(tmp_path):
