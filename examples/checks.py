@@ -24,12 +24,17 @@ def is_freed(held: int) -> bool:
 def stats_at_rest() -> dict[str, Any]:
     """What the daemon has when it is done making its reserve: that is not this program's."""
     before = cx.stats()
-    while True:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
         time.sleep(0.3)
         now = cx.stats()
         if now["committed_bytes"] == before["committed_bytes"]:
             return now
         before = now
+    raise SystemExit(
+        f"the daemon at {before['socket']} does not come to rest, other programs use it:"
+        " name another TENSORCX_SOCKET, and this program has a daemon of its own"
+    )
 
 
 def memory(pid: int) -> int:

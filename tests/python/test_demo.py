@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import daemon as d
 import numpy as np
@@ -17,6 +18,7 @@ import tensorcx as cx
 
 sys.path.insert(0, str(EXAMPLES))
 
+import checks
 import embeddings
 import minilm
 from workers import Pool
@@ -115,6 +117,22 @@ def test_reader_reads_or_refuses_whatever_bytes_are_damaged(read):
         else:
             assert sum(tensor.nbytes for tensor in tensors.values()) == len(DATA)
     assert refused > 1000
+
+
+# --- what examples measure ------------------------------------------------------------------------
+
+
+def test_examples_wait_for_a_daemon_at_rest_but_not_for_ever(monkeypatch):
+    passed = iter(range(1000))
+    clock = SimpleNamespace(sleep=lambda seconds: None, monotonic=lambda: next(passed))
+    monkeypatch.setattr(checks, "time", clock)
+    states = [{"committed_bytes": n, "socket": "x.sock"} for n in (1, 2, 2)]
+    monkeypatch.setattr(cx, "stats", iter(states).__next__)
+    assert checks.stats_at_rest() is states[2]
+    busy = ({"committed_bytes": n, "socket": "x.sock"} for n in range(1000))
+    monkeypatch.setattr(cx, "stats", busy.__next__)
+    with pytest.raises(SystemExit, match=r"x.sock does not come to rest.*TENSORCX_SOCKET"):
+        checks.stats_at_rest()
 
 
 # --- the model ------------------------------------------------------------------------------------
