@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tensorcx as cx
+from tensorcx import _machine as machine
 from tensorcx._finding import Finding
 from tensorcx._text import error_text
 
@@ -126,8 +127,15 @@ def _owner(info: os.stat_result) -> str:
 # ---------------------------------------------------------------------------------------- variables
 
 
+DISTRUSTED = ("TENSORCX_SOCKET", "TENSORCX_TRUST_UID", "TENSORCXD", "XDG_RUNTIME_DIR", "PATH")
+
+
 def variables() -> Iterator[Finding]:
-    """What is set and ignored, because the library cannot read it."""
+    """What is set and ignored, because the library cannot read it, or must not: then unsets it."""
+    if machine.has_more_rights():
+        ignored = [name for name in DISTRUSTED if os.environ.pop(name, None)]
+        told = f"more than its caller's (AT_SECURE), so these are ignored: {' '.join(ignored)}"
+        yield Finding("note", "rights", told, "name the socket in the program, or by --socket")
     text = os.environ.get("TENSORCX_TIMEOUT")
     if text and timeout() is None:
         told = f"TENSORCX_TIMEOUT={text} is no positive number of seconds, and ignored"

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -107,6 +108,19 @@ def test_a_runtime_folder_that_is_passed_over_is_named():
     found, _ = examine("doctor", env=env)
     assert found["socket"]["state"] == "note"
     assert "/nowhere is no folder of this user" in found["socket"]["text"]
+
+
+@ROOT_ONLY
+def test_a_program_with_more_rights_than_its_caller_is_told_what_it_ignores(folder):
+    python = shutil.copy(os.path.realpath(sys.executable), f"{folder}/python")
+    os.chown(python, -1, STRANGER)
+    os.chmod(python, 0o2755)  # setgid
+    env = {"TENSORCX_SOCKET": "/x", "TENSORCXD": "/y", "TENSORCX_TRUST_UID": "z"}
+    found, _ = examine("--socket", f"{folder}/x.sock", "doctor", env=env, executable=python)
+    assert found["rights"]["state"] == "note"
+    assert "ignored: TENSORCX_SOCKET TENSORCX_TRUST_UID TENSORCXD" in found["rights"]["text"]
+    assert "trust" not in found
+    assert "/y" not in found["program"]["text"]
 
 
 # ------------------------------------------------------------------------------------ no daemon
