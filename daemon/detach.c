@@ -36,6 +36,7 @@ static void reset_descriptors(int ready_fd) {
     }
     if (ready_fd >= 0 && ready_fd != READY_FD) {
         dup2(ready_fd, READY_FD);
+        close(ready_fd); /* the starter waits for its end, may close_range() fail or not */
     }
     for (int fd = 0; null >= 0 && fd < READY_FD; fd++) {
         dup2(null, fd);
