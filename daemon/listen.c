@@ -206,6 +206,9 @@ static int bind_socket(struct listener *listener, char text[LISTEN_TEXT_SIZE]) {
     REACHED(SOCKET_BOUND);
     if (bound != 0 || listen(fd, BACKLOG) != 0 || lstat(listener->path, &info) != 0) {
         int status = system_error(text, "the socket cannot be made:", listener->path);
+        if (bound == 0) {
+            unlink(listener->path);
+        }
         close(fd);
         return status;
     }

@@ -36,18 +36,30 @@ static void set_log_level(const char *name) {
 
 #define LIMITS "(RLIMIT_NOFILE, RLIMIT_NPROC, limits of the cgroup)"
 
+/* Ends a start for which there is a socket already. */
+static int give_up(struct listener *listener, int ready_fd, const char *why) {
+    char text[LISTEN_TEXT_SIZE];
+
+    listener_close(listener);
+    snprintf(text, sizeof text, "the daemon could not be set up: %s", why);
+    log_error("event=server.start error=\"%s\"", text);
+    return fail(ready_fd, text);
+}
+
+static struct listener *abort_listener;
 static int abort_ready_fd;
 
 static void on_abort(int number) {
     (void)number;
-    _exit(fail(abort_ready_fd,
-               "the event loop could not be set up: a descriptor, a thread or memory "
-               "is refused " LIMITS));
+    _exit(give_up(abort_listener, abort_ready_fd,
+                  "it was aborted: by the event loop, to which a descriptor, a thread or memory is "
+                  "refused " LIMITS ", or by a check that failed"));
 }
 
-/* Sets the server up; where libuv gives up, it says so. */
+/* Sets the server up; libuv aborts where it is refused something. */
 static int init_server(struct server *server, const struct options *options,
-                       const struct listener *listener, int ready_fd) {
+                       struct listener *listener, int ready_fd) {
+    abort_listener = listener;
     abort_ready_fd = ready_fd;
     signal(SIGABRT, on_abort);
     int r = server_init(server, options, listener);
@@ -87,10 +99,8 @@ static int serve(const struct options *options, int passed_fd, int ready_fd) {
     struct server *server = malloc(sizeof *server);
     int r = server ? init_server(server, options, &listener, ready_fd) : -ENOMEM;
     if (r < 0) {
-        listener_close(&listener);
-        snprintf(text, sizeof text, "the daemon could not be set up: %s " LIMITS, strerror(-r));
-        log_error("event=server.start error=\"%s\"", text);
-        return fail(ready_fd, text);
+        snprintf(text, sizeof text, "%s " LIMITS, strerror(-r));
+        return give_up(&listener, ready_fd, text);
     }
     if (chdir("/") != 0) {
         log_warn("event=server.chdir error=\"%s\"", strerror(errno));

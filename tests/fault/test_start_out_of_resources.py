@@ -75,6 +75,7 @@ def test_a_start_that_fails_says_why(built, folder, where, variant):
             assert code == 0, accidents.last
         else:
             assert said and code in ({0, 1} if where else {1}), (accidents.last, code, said)
+            assert not path.exists(), (accidents.last, said)
             assert start(path, accidents) == (0, "R"), accidents.last
         if not accidents.page.happened:
             break
