@@ -11,6 +11,7 @@
 
 #include "attachment.h"
 #include "bytes.h"
+#include "descriptor.h"
 #include "log.h"
 #include "messages.h"
 #include "participant.h"
@@ -85,8 +86,9 @@ static int block_fill(struct channel *channel, int fd, size_t nbytes) {
 
 static int block_create(struct channel *channel, const struct ring_shape *shape) {
     size_t nbytes = block_nbytes(shape);
-    int fd = memfd_create("tensorcx-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    int r = fd < 0 ? -errno : block_fill(channel, fd, nbytes);
+    int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int fd = descriptor_for_memory(memfd_create("tensorcx-channel", flags));
+    int r = fd < 0 ? fd : block_fill(channel, fd, nbytes);
 
     if (r < 0) {
         if (fd >= 0) {

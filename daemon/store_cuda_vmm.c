@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "descriptor.h"
 #include "step.h"
 #include "store_cuda.h"
 
@@ -53,6 +54,10 @@ static int commit(struct backing *backing, uint64_t offset, uint64_t nbytes) {
         return store_cuda_failed(backing, "cuMemRelease", released);
     }
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fd = descriptor_for_memory(fd);
+    if (fd < 0) {
+        return fd;
+    }
     backing->fd = fd;
     REACHED(CUDA_HANDLE_RELEASED);
     return 0;

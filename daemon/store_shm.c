@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "descriptor.h"
 #include "log.h"
 #include "memory.h"
 #include "step.h"
@@ -43,19 +44,22 @@ static int create_sized(struct backing *backing, int fd, uint64_t nbytes) {
 
 /* A file there that never has a name: whenever we die, nothing of it stays. */
 static int open_nameless(void) {
-    return open("/dev/shm", O_RDWR | O_TMPFILE | O_EXCL | O_CLOEXEC, 0600);
+    int flags = O_RDWR | O_TMPFILE | O_EXCL | O_CLOEXEC;
+
+    return descriptor_for_memory(open("/dev/shm", flags, 0600));
 }
 
 static int create_posix(struct backing *backing, uint64_t nbytes) {
     int fd = open_nameless();
 
     REACHED(FILE_MADE);
-    return fd < 0 ? -errno : create_sized(backing, fd, nbytes);
+    return fd < 0 ? fd : create_sized(backing, fd, nbytes);
 }
 
 static int create_memfd(struct backing *backing, uint64_t nbytes) {
-    int fd = memfd_create("tensorcx", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    int r = fd < 0 ? -errno : create_sized(backing, fd, nbytes);
+    int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int fd = descriptor_for_memory(memfd_create("tensorcx", flags));
+    int r = fd < 0 ? fd : create_sized(backing, fd, nbytes);
 
     if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
         r = -errno;

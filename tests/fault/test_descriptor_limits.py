@@ -100,7 +100,8 @@ def at_most(limit):
 def test_a_daemon_without_descriptors_serves_its_clients_and_tells_the_new_ones(start):
     """Old clients go on; new ones wait or get an answer; and it does not spin meanwhile."""
     daemon = start(preexec_fn=at_most(80), checked=False)
-    clients, refused = [], 0
+    clients, refused = [daemon.connect()], 0
+    clients[0].put("first", b"makes the segment that is still to be had")
     for _ in range(150):
         try:
             clients.append(daemon.connect())
@@ -111,15 +112,14 @@ def test_a_daemon_without_descriptors_serves_its_clients_and_tells_the_new_ones(
         assert client.stats()["clients"] == len(clients)
     clients[0].put("small", b"still works")
 
-    knocking = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(20)]
-    for late in knocking:
-        late.connect(str(daemon.path))
+    knocking = [knock(daemon) for _ in range(20)]
     assert clients[1].get("small")["grant"]["nbytes"] == 11
     settle(lambda: is_asleep(daemon.pid), "a daemon that waits and does not spin")
     for late in knocking:
         late.close()
 
     clients[0].delete("small")
+    clients[0].delete("first")
     for client in clients:
         client.close()
     with settle(lambda: connects(daemon), "a place for a new client") as late:
@@ -148,28 +148,57 @@ def test_a_daemon_without_descriptors_refuses_segments_and_keeps_its_word(start)
         assert settle(lambda: allocates(client, 17 << 20), "room for a segment")
 
 
+@pytest.mark.parametrize("backing", ["posix", "memfd"])
+def test_descriptors_that_memory_leaves_are_for_new_clients(start, backing):
+    daemon = start("--backing", backing, preexec_fn=at_most(64), checked=False)
+    with daemon.connect() as client:
+        client.put("small", b"is never deleted here")
+        grants = []
+        while grant := allocates(client, 17 << 20):
+            grants.append((grant["storage"], 1))
+        with pytest.raises(wire.Refused, match="descriptor"):
+            client.join("queue")
+        for _ in range(5):
+            with daemon.connect() as late:
+                late.put("small", b"needs no new segment")
+        client.release(*grants)
+        assert settle(lambda: allocates(client, 17 << 20), "room for a segment")
+
+
 def test_a_fork_that_the_daemon_has_no_descriptor_for_keeps_all_until_the_parents_end(start):
     daemon = start("--warm-seconds", "0", preexec_fn=at_most(64), checked=False)
     with daemon.connect() as parent:
         inherited = parent.alloc(100)["storage"]
-        grants = 0
-        while allocates(parent, 17 << 20):
-            grants += 1
+        others = crowd(daemon, 64)
         page = parent.fork()
         parent.release((inherited, 1))
         page.close()
-        assert parent.stats()["storages"] == grants + 1
+        assert parent.stats()["storages"] == 1
         assert 'event=fork.unwatched reason="the note came without a page"' in daemon.log()
-    settle(lambda: has_no_segments(daemon), "the segments' end")
+    for other in others:
+        other.close()
+    settle(lambda: descriptors(daemon) < 32, "the clients' end")
     daemon.settle_clean()
 
 
-def has_no_segments(daemon):
-    client = connects(daemon)
-    if not client:
-        return False
-    with client:
-        return client.stats()["segments"] == 0
+def crowd(daemon, limit):
+    """Clients, then connections that say nothing, until not one descriptor is left."""
+    others = []
+    while other := connects(daemon):
+        others.append(other)
+    while descriptors(daemon) < limit:
+        others.append(knock(daemon))
+    return others
+
+
+def knock(daemon):
+    late = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    late.connect(str(daemon.path))
+    return late
+
+
+def descriptors(daemon) -> int:
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
 
 
 def allocates(client, nbytes):
@@ -201,7 +230,7 @@ def test_ten_thousand_small_tensors_need_few_descriptors(daemon):
     """
     with Program(code, socket=daemon.path) as program:
         program.expect("here")
-        assert len(os.listdir(f"/proc/{daemon.pid}/fd")) < 50
+        assert descriptors(daemon) < 50
         assert len(os.listdir(f"/proc/{program.pid}/fd")) < 50
         program.tell()
         program.finish()
