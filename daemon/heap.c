@@ -10,9 +10,10 @@ static void place(struct heap_node *node, struct heap_node **at, struct heap_nod
     }
 }
 
-/* Makes one tree of two, whose places are free afterwards. */
+/* Makes one tree of two, whose places are free afterwards. Of equals the newer comes first: many,
+ * pushed one by one, are a chain then, from which the first is taken at once. */
 static struct heap_node *join(struct heap_node *a, struct heap_node *b) {
-    if (a->key < b->key) {
+    if (a->key <= b->key) {
         struct heap_node *larger = b;
         b = a;
         a = larger;
