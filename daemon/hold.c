@@ -13,8 +13,8 @@ enum { HOLDS_AT_ONCE = 1024 };
 void holds_init(struct holds *holds) {
     table_init(&holds->by_storage);
     holds->bytes = holds->device_bytes = 0;
+    holds->granted = 0;
     holds->cursor = 0;
-    holds->has_moved = false;
 }
 
 void holds_fini(struct holds *holds) {
@@ -57,6 +57,7 @@ int hold_grant(struct holds *holds, struct storage *storage) {
         list_init(&hold->tickets);
         hold->standings = NULL;
     }
+    holds->granted += hold->grants == 0;
     hold->grants++;
     REACHED(HOLD_GRANTED);
     return 0;
@@ -76,7 +77,6 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
 
     assert(hold->grants == 0);
     table_remove(&holds->by_storage, storage->id);
-    holds->has_moved = true;
     *bytes_on(holds, storage) -= storage->nbytes;
     storage->holders--;
     holds->storages->holds--;
@@ -89,6 +89,7 @@ void hold_freed(struct holds *holds, struct heap_node *node) {
  * parent's. */
 static int hold_park(struct holds *holds, struct hold *hold) {
     hold->grants = 0;
+    holds->granted--;
     REACHED(HOLD_LEFT);
     tickets_lease(holds->tickets, &hold->tickets);
     standings_let_go(hold);
@@ -114,12 +115,10 @@ bool holds_return_some(struct holds *holds) {
     uint64_t id;
     void *value;
 
-    for (int left = HOLDS_AT_ONCE; left > 0; left--) {
+    for (int left = HOLDS_AT_ONCE; left > 0 && holds->granted > 0; left--) {
         if (!table_next(&holds->by_storage, &holds->cursor, &id, &value)) {
-            bool again = holds->has_moved;
-            holds->cursor = 0;
-            holds->has_moved = false;
-            return again;
+            holds->cursor = 0; /* some may be where it has been */
+            continue;
         }
         struct hold *hold = value;
         hold->storage->is_spoilt |= hold->grants > 0 && hold->storage->device;
@@ -128,5 +127,5 @@ bool holds_return_some(struct holds *holds) {
             holds->cursor--; /* what came after it may be there now */
         }
     }
-    return true;
+    return holds->granted > 0;
 }

@@ -43,8 +43,8 @@ struct holds {
     struct table by_storage; /* of struct hold; owned */
     uint64_t bytes;          /* of the storages held, parked ones included: on the CPU, */
     uint64_t device_bytes;   /* and on devices */
-    size_t cursor;           /* holds_return_some(): where it is, */
-    bool has_moved;          /* and whether others may be where it has been */
+    uint64_t granted;        /* of the holds, those that are not parked */
+    size_t cursor;           /* where holds_return_some() is */
 };
 
 /* `storages`, `tickets` and `forks` are filled in by the caller. fini asserts that nothing is held.
