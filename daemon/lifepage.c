@@ -15,7 +15,8 @@
 #include "page.h"
 #include "step.h"
 
-enum { RETRY_MS = 1000 };
+/* So that others need not wait long while many end together. */
+enum { RETRY_MS = 1000, EVENTS_AT_ONCE = 64 };
 
 void lifepages_init(struct lifepages *pages) {
     table_init(&pages->pages);
@@ -161,22 +162,19 @@ static bool look_at_all(struct lifepages *pages) {
     return is_done;
 }
 
-void lifepages_read(struct lifepages *pages) {
-    char buffer[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
-    ssize_t n;
+bool lifepages_read(struct lifepages *pages) {
+    struct inotify_event events[EVENTS_AT_ONCE]; /* a page has no name, so none follows */
+    ssize_t n = read(pages->fd, events, sizeof events);
 
-    while ((n = read(pages->fd, buffer, sizeof buffer)) > 0) {
-        for (ssize_t at = 0; at < n;) {
-            const struct inotify_event *event = (const struct inotify_event *)(buffer + at);
-            if (event->mask & IN_Q_OVERFLOW) {
-                log_warn("event=lifepage.overflow watches=%zu", pages->pages.count);
-                pages->has_lost = !look_at_all(pages);
-            } else {
-                closed(pages, event->wd);
-            }
-            at += (ssize_t)(sizeof *event + event->len);
+    for (ssize_t i = 0; i < n / (ssize_t)sizeof *events; i++) {
+        if (events[i].mask & IN_Q_OVERFLOW) {
+            log_warn("event=lifepage.overflow watches=%zu", pages->pages.count);
+            pages->has_lost = !look_at_all(pages);
+        } else {
+            closed(pages, events[i].wd);
         }
     }
+    return n == (ssize_t)sizeof events;
 }
 
 uint64_t lifepages_do_due(struct lifepages *pages, uint64_t now_ms) {

@@ -42,8 +42,8 @@ int lifepage_adopt(struct lifepages *pages, struct lifepage *page, int fd);
 /* Forgets a page, if it is open: `closed` will not be called. */
 void lifepage_forget(struct lifepages *pages, struct lifepage *page);
 
-/* Reads what inotify has to say and calls `closed`. */
-void lifepages_read(struct lifepages *pages);
+/* Reads some of what inotify has to say and calls `closed`. Returns whether there may be more. */
+bool lifepages_read(struct lifepages *pages);
 
 /* Tries again what lifepages_read() had no memory or descriptor for. Returns when next. */
 uint64_t lifepages_do_due(struct lifepages *pages, uint64_t now_ms);
