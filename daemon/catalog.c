@@ -65,10 +65,21 @@ void catalog_init(struct catalog *catalog) {
     catalog->expiring = (struct tree){.compare = compare_end};
 }
 
-struct name *catalog_find(const struct catalog *catalog, const char *bytes, size_t nbytes) {
+static struct name *find(const struct catalog *catalog, const char *bytes, size_t nbytes) {
     struct tree_node *node = tree_find(&catalog->names, &(struct key){bytes, nbytes});
 
     return node ? container_of(node, struct name, by_name) : NULL;
+}
+
+struct name *catalog_find(struct catalog *catalog, const char *bytes, size_t nbytes,
+                          uint64_t now_ms) {
+    struct name *name = find(catalog, bytes, nbytes);
+
+    if (name && name->lease && name->lease->end_ms <= now_ms) {
+        catalog_delete(catalog, name);
+        return NULL;
+    }
+    return name;
 }
 
 /* ----------------------------------------------------------------------------------- leases */
@@ -104,31 +115,31 @@ static void lease_begin(struct catalog *catalog, struct name *name, struct lease
     REACHED(LEASE_BEGUN);
 }
 
-uint64_t catalog_expire(struct catalog *catalog, uint64_t now_ms) {
-    struct tree_node *node;
+static struct lease *first_to_end(const struct catalog *catalog) {
+    struct tree_node *node = tree_first(&catalog->expiring);
 
-    for (int left = NAMES_AT_ONCE; (node = tree_first(&catalog->expiring)); left--) {
-        struct lease *lease = container_of(node, struct lease, by_end);
-        if (lease->end_ms > now_ms) {
-            return lease->end_ms;
-        }
-        if (left == 0) {
-            return now_ms + 1;
-        }
-        catalog_delete(catalog, lease->name);
+    return node ? container_of(node, struct lease, by_end) : NULL;
+}
+
+uint64_t catalog_due(const struct catalog *catalog) {
+    const struct lease *lease = first_to_end(catalog);
+
+    return lease ? lease->end_ms : UINT64_MAX;
+}
+
+bool catalog_expire(struct catalog *catalog, uint64_t now_ms) {
+    for (int left = NAMES_AT_ONCE; left > 0 && catalog_due(catalog) <= now_ms; left--) {
+        catalog_delete(catalog, first_to_end(catalog)->name);
         REACHED(NAME_EXPIRED);
     }
-    return UINT64_MAX;
+    return catalog_due(catalog) <= now_ms;
 }
 
 bool catalog_expire_all(struct catalog *catalog, uint64_t now_ms) {
     uint64_t before = catalog->count;
-    uint64_t count;
 
-    do {
-        count = catalog->count;
-        catalog_expire(catalog, now_ms);
-    } while (catalog->count < count);
+    while (catalog_expire(catalog, now_ms)) {
+    }
     return catalog->count < before;
 }
 
@@ -215,7 +226,7 @@ static void add(struct catalog *catalog, struct name *name) {
 }
 
 int catalog_put(struct catalog *catalog, const struct put *put, uint64_t *ret_version) {
-    struct name *old = catalog_find(catalog, put->name, put->name_nbytes);
+    struct name *old = find(catalog, put->name, put->name_nbytes);
     bool needs_lease = put->ttl_ms || put->owner;
 
     if (catalog->count >= catalog->max && !old) {

@@ -57,8 +57,9 @@ struct catalog {
 void catalog_init(struct catalog *catalog);
 void catalog_fini(struct catalog *catalog);
 
-/* Borrowed; NULL: there is none. */
-struct name *catalog_find(const struct catalog *catalog, const char *bytes, size_t nbytes);
+/* Borrowed; NULL: there is none. One that has expired is deleted. */
+struct name *catalog_find(struct catalog *catalog, const char *bytes, size_t nbytes,
+                          uint64_t now_ms);
 
 struct put {
     const char *name;
@@ -90,8 +91,11 @@ struct waitlist *catalog_waitlist(struct catalog *catalog, const char *bytes, si
 struct name *catalog_next(const struct catalog *catalog, const char *prefix, size_t prefix_nbytes,
                           const char *after, size_t after_nbytes);
 
-/* Deletes what has expired, some of it. Returns when to call it again, UINT64_MAX: no need. */
-uint64_t catalog_expire(struct catalog *catalog, uint64_t now_ms);
+/* When the next name expires; UINT64_MAX: none does. */
+uint64_t catalog_due(const struct catalog *catalog);
+
+/* Deletes what has expired, some of it. Returns whether there is more. */
+bool catalog_expire(struct catalog *catalog, uint64_t now_ms);
 
 /* Deletes all that has expired. Returns whether there was anything. */
 bool catalog_expire_all(struct catalog *catalog, uint64_t now_ms);

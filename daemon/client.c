@@ -60,8 +60,8 @@ static bool is_using(const struct client *client) {
     return lifepage_is_open(&client->page) || (has_imports && process_is_watched(&client->process));
 }
 
-/* Takes back some of what it had, or only its children; if there is more, the rest follows later.
- */
+/* Takes back some of what it had, or only its children; if there is more, the rest follows when
+ * those before it are done. */
 static void return_some(struct client *client) {
     struct server *server = client->server;
     bool has_more = forkpages_free_some(&client->forks);
@@ -70,10 +70,10 @@ static void return_some(struct client *client) {
         has_more |= catalog_drop(&server->catalog, &client->names);
         has_more |= holds_return_some(&client->holds);
     }
-    list_remove(&client->returning);
-    if (has_more) {
-        list_prepend(&server->returning, &client->returning);
-        server->return_ms = server_now(server) + 1;
+    if (!has_more) {
+        list_remove(&client->returning);
+    } else if (list_is_empty(&client->returning)) {
+        list_append(&server->returning, &client->returning);
     }
 }
 
@@ -178,7 +178,7 @@ static void on_freed(struct forkpages *forks, enum fork_kind kind, struct heap_n
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
-/* The same events again, or other ones, now that there is more or less to send. */
+/* Other events than before, if it waits for room to send now or does no more. */
 static void watch(struct client *client) {
     struct server *server = client->server;
     bool waits_for_room = !output_is_empty(&client->output) && !client->output.is_starved;
@@ -186,6 +186,10 @@ static void watch(struct client *client) {
     if (client->output.is_starved && !server->resend_ms) {
         server->resend_ms = server_now(server) + STARVED_MS;
     }
+    if (waits_for_room == client->is_watched_for_room) {
+        return;
+    }
+    client->is_watched_for_room = waits_for_room;
     int r = poller_start(client->poll, UV_READABLE | (waits_for_room ? UV_WRITABLE : 0), on_event);
     if (r < 0) {
         client_close(client, strerror(-r), false);
@@ -225,32 +229,22 @@ static void leave(struct client *client) {
     }
 }
 
-/* Who has something to give back for longest, or NULL. */
-static struct client *first_returning(const struct server *server) {
-    return list_is_empty(&server->returning)
-               ? NULL
-               : container_of(server->returning.next, struct client, returning);
+bool clients_return_some(struct server *server) {
+    if (!list_is_empty(&server->returning)) {
+        go_on_returning(container_of(server->returning.next, struct client, returning));
+    }
+    return !list_is_empty(&server->returning);
 }
 
 bool clients_return_all(struct server *server) {
-    bool any = first_returning(server) != NULL;
+    bool any = !list_is_empty(&server->returning);
 
-    while (first_returning(server)) {
-        go_on_returning(first_returning(server));
+    while (clients_return_some(server)) {
     }
     return any;
 }
 
-static uint64_t return_due(struct server *server, uint64_t now_ms) {
-    struct client *client = first_returning(server);
-
-    if (client && server->return_ms <= now_ms) {
-        go_on_returning(client);
-    }
-    return first_returning(server) ? server->return_ms : UINT64_MAX;
-}
-
-static uint64_t resend_due(struct server *server, uint64_t now_ms) {
+uint64_t clients_resend(struct server *server, uint64_t now_ms) {
     if (server->resend_ms && server->resend_ms <= now_ms) {
         server->resend_ms = 0;
         list_for_each (link, &server->clients) {
@@ -262,10 +256,6 @@ static uint64_t resend_due(struct server *server, uint64_t now_ms) {
         }
     }
     return server->resend_ms ? server->resend_ms : UINT64_MAX;
-}
-
-uint64_t clients_do_due(struct server *server, uint64_t now_ms) {
-    return bytes_least(return_due(server, now_ms), resend_due(server, now_ms));
 }
 
 /* -------------------------------------------------------------------------------------- receive */

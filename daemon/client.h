@@ -50,6 +50,7 @@ struct client {
     struct lifepage page;   /* not open: closed, or it never had one */
     struct process process; /* watched once it has mapped memory of a device */
     struct output output;   /* replies that the socket did not take yet */
+    bool is_watched_for_room;
 
     struct account *account; /* owned together with what it made */
     struct forkpages forks;
@@ -79,11 +80,13 @@ void client_drop(struct client *client, const char *rule);
 /* Sends, or keeps for later what the socket does not take now (output.h); may close the client. */
 void client_send(struct client *client, const struct frame *frame);
 
-/* Sends again what the kernel had no memory for, and takes back some of what goes back in steps.
- * Returns when to call it again. */
-uint64_t clients_do_due(struct server *server, uint64_t now_ms);
+/* Sends again what the kernel had no memory for. Returns when to call it again. */
+uint64_t clients_resend(struct server *server, uint64_t now_ms);
 
-/* Takes back at once what goes back in steps. Returns whether there was anything. */
+/* Takes back some of what the ended had, and their children. Returns whether there is more. */
+bool clients_return_some(struct server *server);
+
+/* Takes back all of it. Returns whether there was anything. */
 bool clients_return_all(struct server *server);
 
 /* From now on it is gone only when its process is, all of it, unless it maps no memory of devices

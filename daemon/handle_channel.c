@@ -112,7 +112,7 @@ static int find_named(struct call *call, const struct wire_join *request,
     if (*ret_channel) {
         return check_same(call, *ret_channel, request);
     }
-    if (catalog_find(&call->server->catalog, name, nbytes)) {
+    if (catalog_find(&call->server->catalog, name, nbytes, server_now(call->server))) {
         return call_fail(call, STATUS_EXISTS,
                          "\"%.*s\" is the name of a tensor: take another one, or delete that",
                          (int)nbytes, name);

@@ -32,6 +32,10 @@ static int not_found(struct call *call, const void *name, size_t nbytes) {
                      (const char *)name);
 }
 
+static struct name *find(struct call *call, const char *name, size_t nbytes) {
+    return catalog_find(&call->server->catalog, name, nbytes, server_now(call->server));
+}
+
 /* Takes the tail apart: description, name, data. */
 static int split_tail(struct call *call, struct named *named) {
     if (named->desc_nbytes + named->name_nbytes + named->data_nbytes != call->tail_nbytes) {
@@ -71,8 +75,7 @@ static int check_named(struct call *call, const struct named *named, uint64_t st
     if (wrong) {
         return bad_name(call, wrong);
     }
-    if ((named->flags & PUT_EXCLUSIVE) &&
-        catalog_find(&call->server->catalog, named->name, named->name_nbytes)) {
+    if ((named->flags & PUT_EXCLUSIVE) && find(call, named->name, named->name_nbytes)) {
         return call_fail(call, STATUS_EXISTS, "\"%.*s\" exists already", (int)named->name_nbytes,
                          named->name);
     }
@@ -84,7 +87,7 @@ static int publish(struct call *call, const struct named *named, struct storage 
                    uint64_t *ret_version) {
     struct catalog *catalog = &call->server->catalog;
     struct account *account = call->client->account;
-    const struct name *old = catalog_find(catalog, named->name, named->name_nbytes);
+    const struct name *old = find(call, named->name, named->name_nbytes);
     struct put put = {.name = named->name,
                       .name_nbytes = named->name_nbytes,
                       .desc = named->desc,
@@ -188,7 +191,7 @@ int handle_get(struct call *call, const struct wire_get *request, struct wire_ge
     if (r != STATUS_OK) {
         return r;
     }
-    const struct name *name = catalog_find(catalog, bytes, call->tail_nbytes);
+    const struct name *name = find(call, bytes, call->tail_nbytes);
     if (name && name->version > request->newer_than) {
         reply->version = name->version;
         call->reply_tail = name_desc(name);
@@ -240,7 +243,7 @@ int handle_stat(struct call *call, const struct wire_stat *request, struct wire_
     if (r != STATUS_OK) {
         return r;
     }
-    const struct name *name = catalog_find(&call->server->catalog, bytes, call->tail_nbytes);
+    const struct name *name = find(call, bytes, call->tail_nbytes);
     if (!name) {
         return not_found(call, bytes, call->tail_nbytes);
     }
@@ -261,7 +264,7 @@ int handle_delete(struct call *call, const struct wire_delete *request,
     if (wrong) {
         return bad_name(call, wrong);
     }
-    struct name *name = catalog_find(&server->catalog, bytes, call->tail_nbytes);
+    struct name *name = find(call, bytes, call->tail_nbytes);
     struct channel *channel = channels_find_name(&server->channels, bytes, call->tail_nbytes);
     if (name) {
         reply->version = name->version;

@@ -82,15 +82,27 @@ static uint64_t idle_end(struct server *server) {
     return server->idle_since_ms + server->options->idle_exit_ms;
 }
 
+/* What comes in many goes in steps, one a millisecond, so that others' messages come between.
+ * Returns when the next is. */
+static uint64_t do_step(struct server *server, uint64_t now_ms) {
+    if (server->stepped_ms != now_ms) {
+        server->stepped_ms = now_ms;
+        clients_return_some(server);
+        catalog_expire(&server->catalog, now_ms);
+    }
+    uint64_t due_ms = list_is_empty(&server->returning) ? catalog_due(&server->catalog) : 0;
+    return due_ms > now_ms ? due_ms : now_ms + 1;
+}
+
 /* Does what is due. Returns when the next thing is. What may end clients comes first. */
 static uint64_t do_due(struct server *server) {
     uint64_t now_ms = server_now(server);
     uint64_t due_ms = lifepages_do_due(&server->pages, now_ms);
 
-    due_ms = bytes_least(due_ms, clients_do_due(server, now_ms));
+    due_ms = bytes_least(due_ms, clients_resend(server, now_ms));
+    due_ms = bytes_least(due_ms, do_step(server, now_ms));
     channels_settle(&server->channels);
     due_ms = bytes_least(due_ms, acceptor_do_due(&server->acceptor, now_ms));
-    due_ms = bytes_least(due_ms, catalog_expire(&server->catalog, now_ms));
     due_ms = bytes_least(due_ms, expire_tickets(server));
     due_ms = bytes_least(due_ms, warm_expire(&server->segments, now_ms));
     due_ms = bytes_least(due_ms, reserve_refill(&server->segments, now_ms));
@@ -195,7 +207,9 @@ static void on_signal(uv_signal_t *signal, int number) {
     struct server *server = signal->data;
 
     server->stop_reason = number == SIGTERM ? "SIGTERM" : "SIGINT";
-    server_settle(server);
+    if (server->acceptor.server) { /* else server_run() begins with it */
+        server_settle(server);
+    }
 }
 
 static void on_pages(uv_poll_t *poll, int status, int events) {
@@ -203,7 +217,7 @@ static void on_pages(uv_poll_t *poll, int status, int events) {
 
     (void)status;
     (void)events;
-    lifepages_read(&server->pages);
+    (void)lifepages_read(&server->pages); /* if there is more, the loop comes back */
     server_settle(server);
 }
 
@@ -235,6 +249,7 @@ static int open_loop(struct server *server) {
         (r = watch_signal(server, &loop->interrupt, SIGINT)) < 0) {
         return r;
     }
+    REACHED(SIGNALS_WATCHED);
     uv_run(server->uv, UV_RUN_NOWAIT);
     if (server->pages.fd >= 0) {
         loop->pages = poller_create(server->uv, server->pages.fd, server, on_pages);

@@ -53,7 +53,10 @@ struct server {
     uint64_t connected;     /* of these, with an open socket */
     uint64_t next_client;
     uint64_t resend_ms; /* when to send again to starved clients; 0: there are none */
-    uint64_t return_ms; /* when `returning` go on */
+
+    uint64_t stepped_ms; /* when the last step was of what is done in steps, */
+    uint64_t ready_ms;   /* and when a call of `ready` was run, */
+    int ready_left;      /* and how many more may be in that millisecond */
 
     uint64_t boot_id, started_ms;
     uint64_t requests, dropped, waiting;

@@ -70,7 +70,7 @@ TEST(a_name_that_outlives_its_client_keeps_the_account) {
     account_leave(maker);
     EXPECT_EQ(1, maker->used[ACCOUNT_NAMES]);
     EXPECT_EQ(1, maker->used[ACCOUNT_STORAGES]);
-    catalog_delete(&f.catalog, catalog_find(&f.catalog, "name", 4));
+    catalog_delete(&f.catalog, catalog_find(&f.catalog, "name", 4, 0));
     teardown(&f);
 }
 

@@ -48,7 +48,7 @@ static uint64_t put(struct fixture *f, struct put put) {
 }
 
 static struct name *find(struct fixture *f, const char *name) {
-    return catalog_find(&f->catalog, name, strlen(name));
+    return catalog_find(&f->catalog, name, strlen(name), f->now_ms);
 }
 
 static int exists(struct fixture *f, const char *name) {
@@ -174,13 +174,31 @@ TEST(a_ttl_ends_a_name_in_its_time_and_order) {
     put(&f, put_soon);
     put(&f, put_of(&f, "never"));
 
-    EXPECT_EQ(11, catalog_expire(&f.catalog, 1));
-    EXPECT_EQ(11, catalog_expire(&f.catalog, 10));
+    EXPECT_EQ(11, catalog_due(&f.catalog));
+    EXPECT_TRUE(!catalog_expire(&f.catalog, 10));
     EXPECT_TRUE(exists(&f, "soon"));
-    EXPECT_EQ(101, catalog_expire(&f.catalog, 11));
+    EXPECT_TRUE(!catalog_expire(&f.catalog, 11));
     EXPECT_STR_EQ("later never ", listed(&f, ""));
-    EXPECT_TRUE(catalog_expire(&f.catalog, 1000) == UINT64_MAX);
+    EXPECT_EQ(101, catalog_due(&f.catalog));
+    EXPECT_TRUE(!catalog_expire(&f.catalog, 1000));
     EXPECT_STR_EQ("never ", listed(&f, ""));
+    EXPECT_TRUE(catalog_due(&f.catalog) == UINT64_MAX);
+    teardown(&f);
+}
+
+TEST(a_name_whose_time_is_over_is_not_found_even_before_it_is_its_turn) {
+    struct fixture f;
+    setup(&f);
+    struct put brief = put_of(&f, "a");
+    brief.ttl_ms = 10;
+
+    put(&f, brief);
+    f.now_ms = 10;
+    EXPECT_TRUE(exists(&f, "a"));
+    f.now_ms = 11;
+    EXPECT_TRUE(!exists(&f, "a"));
+    EXPECT_EQ(0, f.catalog.count);
+    EXPECT_TRUE(catalog_due(&f.catalog) == UINT64_MAX);
     teardown(&f);
 }
 
@@ -195,7 +213,7 @@ TEST(names_that_end_in_the_same_millisecond_all_end) {
         brief.ttl_ms = 5;
         put(&f, brief);
     }
-    EXPECT_TRUE(catalog_expire(&f.catalog, 6) == UINT64_MAX);
+    EXPECT_TRUE(!catalog_expire(&f.catalog, 6));
     EXPECT_EQ(0, f.catalog.count);
     EXPECT_EQ(1, f.storage->references);
     teardown(&f);
@@ -223,7 +241,7 @@ TEST(many_that_expire_together_end_in_steps) {
     brief.ttl_ms = 5;
     given_many(&f, brief);
 
-    EXPECT_EQ(7, catalog_expire(&f.catalog, 6));
+    EXPECT_TRUE(catalog_expire(&f.catalog, 6));
     EXPECT_TRUE(f.catalog.count > 0 && f.catalog.count < MANY);
     EXPECT_TRUE(catalog_expire_all(&f.catalog, 6));
     EXPECT_EQ(0, f.catalog.count);
@@ -260,7 +278,7 @@ TEST(putting_again_ends_the_old_lease) {
     put(&f, leased);
     put(&f, put_of(&f, "a"));
     EXPECT_TRUE(list_is_empty(&owner));
-    EXPECT_TRUE(catalog_expire(&f.catalog, 1000) == UINT64_MAX);
+    EXPECT_TRUE(!catalog_expire(&f.catalog, 1000));
     EXPECT_TRUE(exists(&f, "a"));
     teardown(&f);
 }
@@ -272,7 +290,7 @@ TEST(a_ttl_beyond_all_time_is_no_ttl) {
     endless.ttl_ms = UINT64_MAX;
 
     put(&f, endless);
-    EXPECT_TRUE(catalog_expire(&f.catalog, UINT64_MAX - 1) == UINT64_MAX);
+    EXPECT_TRUE(catalog_due(&f.catalog) == UINT64_MAX);
     EXPECT_TRUE(exists(&f, "a"));
     teardown(&f);
 }
