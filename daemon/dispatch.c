@@ -94,8 +94,20 @@ static struct frame frame_of(const struct call *call, int status) {
                           .fd = -1};
 }
 
+static void log_short(const struct call *call, const char *text) {
+    char reason[WIRE_TEXT_MAX];
+
+    log_warn("event=memory.short client=%llu pid=%d message=%s reason=%s",
+             (unsigned long long)call->client->id, call->client->pid, call->rule->name,
+             log_quote(text, strlen(text), reason, sizeof reason));
+}
+
 static void answer_error(const struct call *call, int status, const char *text) {
     struct frame frame = frame_of(call, status);
+
+    if (status == STATUS_OUT_OF_MEMORY || status == STATUS_SYSTEM) {
+        log_short(call, text);
+    }
 
     frame.tail[0] = text;
     frame.tail_nbytes[0] = strnlen(text, WIRE_TEXT_MAX);
@@ -135,12 +147,28 @@ static struct call call_of(struct client *client, const void *message, size_t nb
                          .reply_fd = -1};
 }
 
+static int handle(struct call *call, union reply *ret_reply) {
+    memset(ret_reply, 0, sizeof *ret_reply); /* reserved fields, and nothing of ours in padding */
+    return handlers[call->rule->opcode](call, ret_reply);
+}
+
+/* Nobody is refused for what is only waiting to be given back. */
+static bool may_be_enough_now(const struct call *call, int status) {
+    bool is_short =
+        status == STATUS_LIMIT || status == STATUS_OUT_OF_MEMORY || status == STATUS_SYSTEM;
+
+    return is_short && call->client->state == CLIENT_READY && server_make_room(call->server);
+}
+
 /* Runs the handler and answers. Returns CALL_WAITS, or anything else when the call is over. */
 static int run(struct call *call) {
     union reply reply;
+    int status = handle(call, &reply);
 
-    memset(&reply, 0, sizeof reply); /* reserved fields, and nothing of ours in padding */
-    int status = handlers[call->rule->opcode](call, &reply);
+    if (may_be_enough_now(call, status)) {
+        call->shortage = NULL;
+        status = handle(call, &reply);
+    }
     REACHED(REQUEST_HANDLED);
     if (status == CALL_BROKEN) {
         client_drop(call->client, call->text);
@@ -228,7 +256,11 @@ static void run_again(struct parked *parked, const struct shortage *shortage) {
 void dispatch_ready(struct server *server) {
     struct list *link;
 
-    for (int left = CALLS_AT_ONCE; left > 0 && (link = list_pop(&server->ready)); left--) {
+    if (server->ready_ms != server_now(server)) {
+        server->ready_ms = server_now(server);
+        server->ready_left = CALLS_AT_ONCE;
+    }
+    for (; server->ready_left > 0 && (link = list_pop(&server->ready)); server->ready_left--) {
         struct waiter *waiter = container_of(link, struct waiter, link);
         run_again(container_of(waiter, struct parked, waiter), NULL);
     }

@@ -66,12 +66,6 @@ static int find_held(struct call *call, int count, struct storage **ret_storages
     return STATUS_OK;
 }
 
-static int find_room(struct call *call, uint32_t count) {
-    int r = check_room(call, count);
-
-    return r != STATUS_OK && server_make_room(call->server) ? check_room(call, count) : r;
-}
-
 static bool is_full(const struct channel *channel) {
     return channel->standings.count >= channel->ring.shape.buffers;
 }
@@ -102,7 +96,7 @@ static int refer_standing(struct call *call, const struct wire_refer *request,
         return call_fail(call, STATUS_LIMIT, "channel %" PRIu64 " has %zu standing references",
                          channel->id, channel->standings.count);
     }
-    r = standing ? STATUS_OK : find_room(call, 1);
+    r = standing ? STATUS_OK : check_room(call, 1);
     if (r == STATUS_OK && !standing) {
         standing = standing_create(participant, call->client->account, storage);
     }
@@ -127,7 +121,7 @@ int handle_refer(struct call *call, const struct wire_refer *request,
     if (request->buffer == WIRE_NO_BUFFER) {
         return refer_standing(call, request, reply);
     }
-    int r = find_room(call, (uint32_t)count);
+    int r = check_room(call, (uint32_t)count);
     if (r == STATUS_OK) {
         r = find_used(call, request->channel, request->slot, request->buffer, &channel);
     }

@@ -44,13 +44,6 @@ int grant_all(struct call *call, struct storage *const *storages, uint32_t count
     return STATUS_OK;
 }
 
-static int take(struct call *call, struct segments *segments, uint64_t nbytes,
-                struct storage **ret_storage, struct waitlist **ret_wait,
-                struct shortage *ret_shortage) {
-    return storage_create(&call->server->storages, segments, call->client->account, nbytes,
-                          ret_storage, ret_wait, ret_shortage);
-}
-
 static int check_quotas(struct call *call, uint64_t nbytes) {
     int r = quota_check(call, ACCOUNT_STORAGES, 1);
 
@@ -66,21 +59,15 @@ int new_storage(struct call *call, unsigned device, uint64_t nbytes, struct stor
     if (r != STATUS_OK) {
         return r;
     }
-    /* Whatever is short: there may be more of it then. */
-    if (call->shortage && !server_make_room(call->server)) {
+    if (call->shortage) {
         return shortage_text(call->server, segments, nbytes, call->shortage, call->text);
     }
     r = check_quotas(call, nbytes);
-    if (r != STATUS_OK && server_make_room(call->server)) {
-        r = check_quotas(call, nbytes);
-    }
     if (r != STATUS_OK) {
         return r;
     }
-    r = take(call, segments, nbytes, ret_storage, &wait, &shortage);
-    if ((r == STATUS_OUT_OF_MEMORY || r == STATUS_LIMIT) && server_make_room(call->server)) {
-        r = take(call, segments, nbytes, ret_storage, &wait, &shortage);
-    }
+    r = storage_create(&call->server->storages, segments, call->client->account, nbytes,
+                       ret_storage, &wait, &shortage);
     switch (r) {
     case -EAGAIN:
         return call_wait(call, wait);

@@ -30,9 +30,6 @@ int handle_ticket(struct call *call, const struct wire_ticket *request,
                          request->storage);
     }
     int r = check_room(call);
-    if (r != STATUS_OK && tickets_expire(&server->tickets)) {
-        r = check_room(call);
-    }
     if (r != STATUS_OK) {
         return r;
     }

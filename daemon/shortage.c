@@ -200,9 +200,6 @@ int shortage_text(const struct server *server, const struct segments *segments, 
     add_tickets(&text, server, segments->device);
     add_queues(&text, server, segments->device);
     add(&text, " (tensorcx clients lists all)");
-    log_warn("event=memory.short device=%u asked=%" PRIu64 " committed=%" PRIu64
-             " capacity=%" PRIu64 " error=%d",
-             segments->device, nbytes, segments->committed, segments->capacity, shortage->error);
     return shortage->error == EMFILE || shortage->error == ENFILE ? STATUS_SYSTEM
                                                                   : STATUS_OUT_OF_MEMORY;
 }
