@@ -1,4 +1,4 @@
-"""SIGKILL and SIGSTOP at every step of a daemon's start by a client, of either of them.
+"""SIGKILL, SIGTERM and SIGSTOP at every step of a daemon's start by a client, of either of them.
 
 Who asks next is served, by one daemon; nobody waits longer than it is willing to; nothing is in the
 way of the next start.
@@ -97,6 +97,16 @@ def test_a_client_is_stopped(start, step):
 @pytest.mark.parametrize("step", AS_DAEMON)
 def test_the_daemon_is_killed(start, step):
     start.plan.begin(step)
+    status, text = start.first.do("work")
+    assert start.plan.end()
+    assert status in (Status.OK, Status.UNAVAILABLE, Status.LOST) and bool(text) == bool(status)
+    start.first.must("work")
+    start.end()
+
+
+@pytest.mark.parametrize("step", AS_DAEMON)
+def test_the_daemon_is_told_to_end(start, step):
+    start.plan.begin(step, 1, signal.SIGTERM)
     status, text = start.first.do("work")
     assert start.plan.end()
     assert status in (Status.OK, Status.UNAVAILABLE, Status.LOST) and bool(text) == bool(status)

@@ -2,6 +2,7 @@
 
 import time
 
+import wire
 from model import closure
 
 
@@ -72,6 +73,18 @@ def clients_differ(model, clients):
                     f"member {holder.number} (pid {holder.pid}): {client[what]} {what},"
                     f" not {least}" + (f" + {more}" if more else "")
                 )
+    return wrong
+
+
+def missing(model, path) -> list[str]:
+    """What the daemon does not have, though it must."""
+    wrong = []
+    with wire.Connection(path) as client:
+        for storage in (s for s in model.alive() if s.id):
+            try:
+                client.hold(storage.id)
+            except wire.Refused:
+                wrong.append(f"{storage} is gone, kept by {model.keepers(storage)}")
     return wrong
 
 

@@ -293,6 +293,7 @@ class Inspection:
         end = time.monotonic() + SETTLE
         while wrong := figures.differences(self.soak, *self.answer("figures")):
             if time.monotonic() > end:
+                wrong += figures.missing(self.model, self.soak.daemon.path)
                 self.soak.fail(None, "\n  ".join(["the daemon differs", *wrong]))
 
     # ------------------------------------------------------------------------------ nothing is left

@@ -6,7 +6,7 @@ by looking.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import payload
@@ -231,7 +231,8 @@ class Model:
         again and lets it go."""
         parked = (page.storages for page in self.pages() if page.owner == holder.number)
         perhaps = holder.perhaps().union(*parked)
-        attached = frozenset().union(*(thing.attached for thing in holder.things.values()))
+        own = (thing.attached for thing in holder.things.values() if not thing.page)
+        attached = frozenset().union(*own)
         return Page(holder.number, frozenset(holder.own()), frozenset(perhaps), attached)
 
     def held_by(self, holder: Holder) -> tuple[set[Storage], set[Storage]]:
@@ -240,20 +241,30 @@ class Model:
         sure = holder.own().union(*(page.storages for page in pages))
         return sure, holder.perhaps().union(*(page.perhaps for page in pages)) - sure
 
+    def roots(self) -> Iterator[tuple[str, Iterable[Storage]]]:
+        """Who keeps what alive for sure."""
+        for page in self.pages():
+            yield f"a buffer at a fork of member {page.owner}", page.attached
+        for holder in self.holders.values():
+            yield f"member {holder.number}, or a fork of it", self.held_by(holder)[0]
+            for key, thing in holder.things.items():
+                yield f"thing {key} of member {holder.number}", thing.storages | thing.attached
+        for text, name in self.names.items():
+            yield f"name {text}", name.current.storages if name.current else ()
+        for ticket in self.tickets:
+            if not ticket.is_spent:
+                yield f"a ticket of member {ticket.owner}", ticket.thing.storages
+        for channel in self.channels.values():
+            yield channel.name, [channel.buffers]
+            for number, message in channel.sent.items():
+                yield f"message {number} of {channel.name}", message.thing.storages
+
     def alive(self) -> set[Storage]:
         """For sure."""
-        roots: set[Storage] = set().union(*(page.attached for page in self.pages()))
-        for holder in self.holders.values():
-            roots |= self.held_by(holder)[0]
-            roots = roots.union(*(t.storages | t.attached for t in holder.things.values()))
-        for name in self.names.values():
-            roots |= name.current.storages if name.current else set()
-        for ticket in self.tickets:
-            roots |= set() if ticket.is_spent else ticket.thing.storages
-        for channel in self.channels.values():
-            roots.add(channel.buffers)
-            roots = roots.union(*(m.thing.storages for m in channel.sent.values()))
-        return closure(roots)
+        return closure(storage for _, storages in self.roots() for storage in storages)
+
+    def keepers(self, storage: Storage) -> list[str]:
+        return [who for who, storages in self.roots() if storage in closure(storages)]
 
     def forget(self, holder: Holder):
         """It has ended."""
