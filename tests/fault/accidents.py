@@ -19,26 +19,6 @@ KILL, MEMORY, MAPPING, DESCRIPTOR, MESSAGE, SYSTEM, CONNECTION = (1 << bit for b
 EVERYTHING = MEMORY | MAPPING | DESCRIPTOR | MESSAGE | SYSTEM | CONNECTION
 VARIANTS = 5  # of the errors that a call may fail with
 
-OPERATIONS = [
-    "connect", "put-small", "put-large", "put-shared", "put-bundle", "replace", "get",
-    "get-bundle", "wait", "wait-in-vain", "ticket", "redeem", "redeem-bundle", "release", "delete",
-    "list", "fork",
-]  # fmt: skip
-
-# operations_channel.c, and operations_cuda.c for who has a device.
-OF_CHANNELS = [
-    "make-queue", "join-queue", "leave-queue", "shutdown-queue", "delete-queue", "fork-queue",
-    "send-small", "send-again", "send-first", "send-large", "send-shared", "send-bundle",
-    "send-loan", "return-loan", "send-late", "send-in-vain", "receive-small", "receive-large",
-    "receive-at-once", "receive-shared", "receive-bundle", "receive-late", "receive-in-vain",
-    "release-received", "subscribe", "lag",
-]  # fmt: skip
-OF_CUDA = [
-    "cuda-put", "cuda-put-shared", "cuda-put-bundle", "cuda-get", "cuda-copy-between",
-    "cuda-release", "cuda-hurry", "cuda-disconnect", "cuda-ticket", "cuda-redeem",
-    "cuda-make-queue", "cuda-send-shared", "cuda-send-loan", "cuda-receive",
-]  # fmt: skip
-
 # Small slabs are quickly made, and 2 MiB are a segment of their own. What nobody uses goes at once,
 # and a ticket without a sender when nobody is left.
 OPTIONS = (

@@ -6,21 +6,29 @@ daemon's counts come right, who comes next finds everything in order, and nothin
 
 import contextlib
 import signal
+import tempfile
 
+import pytest
 from daemon import settle
-from steps import words
+from repertoire import CHILD_DIED
+from steps import NAMES, words
 from wire_table import Status
 
-CHILD_DIED = 100  # operations.c
 TRIES = 10
 
 
 # -------------------------------------------------------------------------------- which moments
 
 
-def count_all(stage, operations):
+def count_all(make_stage, operations, *options):
     """Which steps each operation reaches, and how often: {operation: {side: {step: count}}}."""
-    return {operation: count(stage, operation) for operation in operations}
+    with (
+        tempfile.TemporaryDirectory(prefix="tcx-") as folder,
+        make_stage(folder, *options) as stage,
+    ):
+        found = {operation: count(stage, operation) for operation in operations}
+        stage.close()
+    return found
 
 
 def count(stage, operation):
@@ -36,24 +44,21 @@ def count(stage, operation):
     return reached
 
 
-def first_to_reach(hits, operation, side):
-    """The steps that no operation before this one reaches."""
+def first_to_reach(hits, operation, do, steps=NAMES):
+    """Those of these steps that no operation before this one reaches."""
+    side = SIDE[do]
     before = list(hits)[: list(hits).index(operation)]
     known = {step for earlier in before for step in hits[earlier][side]}
-    return [(step, 1) for step in hits[operation][side] if step not in known]
+    return [(s, 1) for s in hits[operation][side] if s in steps and s not in known]
 
 
-def each_time(hits, operation, side):
+def each_time(hits, operation, do):
     """The first and the last time that it reaches each."""
-    return [(step, at) for step, n in hits[operation][side].items() for at in sorted({1, n})]
+    counts = hits[operation][SIDE[do]]
+    return [(step, at) for step, n in counts.items() for at in sorted({1, n})]
 
 
 # --------------------------------------------------------------------------------- at each of them
-
-
-def each_moment(stage, operation, moments, do):
-    go_through(stage, operation, moments, do)
-    stage.close()
 
 
 def go_through(stage, operation, moments, do):
@@ -105,7 +110,9 @@ def kill_client(stage, operation, step, at):
         stage.go_on()
         assert stage.worker.answer() == (0, "")
         assert said[0] is None or said[0][0] in (Status.OK, CHILD_DIED)
-        return happens(client.accidents, at)
+        comes = happens(client.accidents, at)
+    stage.has_outcome(operation, was_killed=True)
+    return comes
 
 
 def stop_client(stage, operation, step, at):
@@ -125,7 +132,9 @@ def stop_client(stage, operation, step, at):
             stage.others_go_on(client.accidents)
             client.accidents.resume()
         client.finish()
-        return client.accidents.end()
+        comes = client.accidents.end()
+    stage.has_outcome(operation, was_killed=False)
+    return comes
 
 
 def stops(client, plan):
@@ -145,13 +154,17 @@ def kill_daemon(stage, operation, step, at):
         comes = happens(stage.plan, at)
         if comes:
             assert stage.daemon.process.wait() == -signal.SIGKILL
-            for witness in stage.witnesses:
-                witness.must("check")
-            stage.start()
-            for witness in stage.witnesses:
-                find_successor(witness)
+            find_next_daemon(stage)
         client.finish()
         return comes
+
+
+def find_next_daemon(stage):
+    for witness in stage.witnesses:
+        witness.must("check")
+    stage.start()
+    for witness in stage.witnesses:
+        find_successor(witness)
 
 
 def find_successor(witness):
@@ -181,7 +194,9 @@ def stop_daemon(stage, operation, step, at):
         client.finish()
         if not stage.plan.has_come and happens(stage.plan, at):
             wait_for_daemon(stage)
-        return stage.plan.end()
+        comes = stage.plan.end()
+    stage.has_outcome(operation, was_killed=False)
+    return comes
 
 
 def wait_for_daemon(stage):
@@ -194,3 +209,13 @@ def wait_for_daemon(stage):
     stage.plan.resume()
     assert stage.worker.answer() == (0, "")
     stage.impatient.must("work")
+
+
+# Who reaches the step.
+SIDE = {
+    kill_client: "client",
+    stop_client: "client",
+    kill_daemon: "daemon",
+    stop_daemon: "daemon",
+}
+each_accident = pytest.mark.parametrize("do", SIDE)

@@ -5,6 +5,7 @@
  * operations_channel.c those on queues and topics, operations_cuda.c those on a CUDA device;
  * operations_stall.c those on a daemon that does not answer;
  * operations_late.c is somebody else, who does something while an operation waits for it.
+ * repertoire.py says what a new one needs.
  */
 #pragma once
 

@@ -23,9 +23,6 @@ LIST = ROOT / "proto" / "step" / "steps.def"
 
 SIDES = dict(re.findall(r"^STEP\((\w+), (CLIENT|DAEMON|BOTH),", LIST.read_text(), re.M))
 NAMES = list(SIDES)
-OF_DAEMONS = ("A daemon begins", "A daemon ends", "A daemon on a passed socket")
-OF_CHANNELS = ("The ring of a channel", "A client's channels", "The daemon's channels")
-OF_CUDA = ("CUDA",)
 NONE = len(NAMES)
 SIDE_NAMES = ("client", "daemon")
 
@@ -36,16 +33,27 @@ ALIKE = (
 )  # fmt: skip
 
 
-def sections() -> dict[str, list[str]]:
-    """The steps below each comment line of the list."""
-    parts = re.split(r"^/\* (.*) \*/$", LIST.read_text(), flags=re.M)[1:]
-    found = zip(parts[::2], parts[1::2], strict=True)
-    return {title: re.findall(r"^STEP\((\w+)", text, re.M) for title, text in found}
+def below(*titles: str) -> list[str]:
+    """The steps below these comment lines of the list."""
+    parts = re.split(r"^/\* (.*) \*/$", LIST.read_text(), flags=re.M)
+    texts = [parts[parts.index(title) + 1] for title in titles]
+    return [step for text in texts for step in re.findall(r"^STEP\((\w+)", text, re.M)]
 
 
-def unreached(hits: dict, titles) -> set[str]:
-    """The steps of these sections that no operation has reached, with the side that has not."""
-    wanted = {step for title in titles for step in sections()[title]}
+OF_START, OF_END = below("A daemon begins"), below("A daemon ends")
+OF_PASSED_SOCKET = below("A daemon on a passed socket")
+OF_CHANNELS = below("The ring of a channel", "A client's channels", "The daemon's channels")
+OF_CUDA = below("CUDA")
+OF_THE_REST = set(NAMES).difference(OF_START, OF_END, OF_PASSED_SOCKET, OF_CHANNELS, OF_CUDA)
+
+
+def by_side(names: list[str]) -> tuple[list[str], ...]:
+    """Those of these steps that only a client reaches, and those that only a daemon does."""
+    return tuple([name for name in names if SIDES[name] == side] for side in ("CLIENT", "DAEMON"))
+
+
+def unreached(hits: dict, wanted) -> set[str]:
+    """Which of these steps no operation has reached, with the side that has not."""
     reached = {side: {s for found in hits.values() for s in found[side]} for side in SIDE_NAMES}
     return {
         f"{step} ({side})"
@@ -223,6 +231,9 @@ class Stage:
         self.worker.must("work")
         self.keeper.must("look")
         self.members_go_on(plan)
+
+    def has_outcome(self, operation: str, was_killed: bool):
+        """What came of it is what may have come of it."""
 
     def members_join(self, connection):
         """Those of a channel, which the daemon tells of."""

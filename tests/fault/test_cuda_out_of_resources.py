@@ -6,9 +6,10 @@ connection ends: what such a one had on a device is the daemon's again when the 
 
 import pytest
 import refusals
-from accidents import CONNECTION, EVERYTHING, OF_CUDA
+from accidents import CONNECTION, EVERYTHING
 from fakecuda import fake_machine  # noqa: F401  a fixture
 from refusals import fail_everywhere
+from repertoire import OF_CUDA
 
 pytestmark = pytest.mark.usefixtures("fake_machine")
 

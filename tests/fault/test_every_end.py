@@ -9,13 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from daemon import settle
-from every_step import find_successor
-from steps import OF_DAEMONS, SIDES, Plan, Stage, Witness, sections, unreached
+from every_step import find_next_daemon, find_successor
+from steps import OF_END, Plan, Stage, Witness, by_side, unreached
 from wire_table import Status
 
-SECTION = OF_DAEMONS[1]
-AS_CLIENT = [step for step in sections()[SECTION] if SIDES[step] == "CLIENT"]
-AS_DAEMON = [step for step in sections()[SECTION] if SIDES[step] == "DAEMON"]
+AS_CLIENT, AS_DAEMON = by_side(OF_END)
 OF_SOCKET = ["FOLDER_MADE", "PATH_CLEARED", "SOCKET_BOUND", "SOCKET_LISTENS"]
 
 
@@ -35,11 +33,7 @@ def stopper(stage):
 
 
 def all_find_the_next(stage):
-    for witness in stage.witnesses:
-        witness.must("check")
-    stage.start()
-    for witness in stage.witnesses:
-        find_successor(witness)
+    find_next_daemon(stage)
     stage.is_as_before()
     stage.close()
 
@@ -49,7 +43,7 @@ def test_every_step_is_reached(stage, stopper):
     stopper.must("stop")
     assert stage.daemon.process.wait() == 0
     reached = {"client": stopper.plan.hits(), "daemon": stage.plan.hits()}
-    assert unreached({"stop": reached}, [SECTION]) == set()
+    assert unreached({"stop": reached}, OF_END) == set()
     all_find_the_next(stage)
 
 

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 import wire
 from daemon import is_alive, settle
-from steps import OF_DAEMONS, PATIENCE, SIDES, Plan, Witness, sections, unreached
+from steps import OF_START, PATIENCE, Plan, Witness, by_side, unreached
 from wire_table import Status
 
-SECTION = OF_DAEMONS[0]
-AS_CLIENT = [step for step in sections()[SECTION] if SIDES[step] == "CLIENT"]
-AS_DAEMON = [step for step in sections()[SECTION] if SIDES[step] == "DAEMON"]
+AS_CLIENT, AS_DAEMON = by_side(OF_START)
 
 
 class Start:
@@ -71,7 +69,7 @@ def start(folder):
 def test_every_step_is_reached(start):
     start.first.must("work")
     hits = start.plan.hits()
-    assert unreached({"start": {"client": hits, "daemon": hits}}, [SECTION]) == set()
+    assert unreached({"start": {"client": hits, "daemon": hits}}, OF_START) == set()
     start.end()
 
 

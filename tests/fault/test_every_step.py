@@ -4,39 +4,19 @@ In a run of all, each step is tried once, with the first operation that reaches 
 with each operation, the first and the last time that it is reached.
 """
 
-import shutil
-import tempfile
-
 import pytest
-from accidents import OPERATIONS
-from every_step import (
-    count_all,
-    each_moment,
-    each_time,
-    first_to_reach,
-    kill_client,
-    kill_daemon,
-    stop_client,
-    stop_daemon,
-)
-from steps import OF_CHANNELS, OF_CUDA, OF_DAEMONS, Stage, sections, unreached
+from every_step import count_all, each_accident, each_time, first_to_reach, go_through
+from repertoire import FOR_STEPS, OPERATIONS
+from steps import OF_THE_REST, Stage, unreached
 
-ALL = [
-    *OPERATIONS, "put-expiring", "put-ephemeral", "get-again", "give-up", "flood", "lose",
-    "fork-poor", "die",
-]  # fmt: skip
+ALL = [*OPERATIONS, *FOR_STEPS]
 
 each_operation = pytest.mark.parametrize("operation", ALL)
 
 
 @pytest.fixture(scope="module")
 def hits():
-    folder = tempfile.mkdtemp(prefix="tcx-")
-    with Stage(folder) as stage:
-        found = count_all(stage, ALL)
-        stage.close()
-    shutil.rmtree(folder)
-    return found
+    return count_all(Stage, ALL)
 
 
 @pytest.fixture
@@ -46,49 +26,19 @@ def stage(folder):
 
 
 def test_every_step_is_reached(hits):
-    others = OF_DAEMONS + OF_CHANNELS + OF_CUDA  # tests of their own
-    assert unreached(hits, sections().keys() - set(others)) == set()
+    assert unreached(hits, OF_THE_REST) == set()
 
 
 @each_operation
-def test_a_client_is_killed(hits, stage, operation):
-    each_moment(stage, operation, first_to_reach(hits, operation, "client"), kill_client)
-
-
-@each_operation
-def test_a_client_is_stopped(hits, stage, operation):
-    each_moment(stage, operation, first_to_reach(hits, operation, "client"), stop_client)
-
-
-@each_operation
-def test_a_daemon_is_killed(hits, stage, operation):
-    each_moment(stage, operation, first_to_reach(hits, operation, "daemon"), kill_daemon)
-
-
-@each_operation
-def test_a_daemon_is_stopped(hits, stage, operation):
-    each_moment(stage, operation, first_to_reach(hits, operation, "daemon"), stop_daemon)
+@each_accident
+def test_where_it_is_reached_first(hits, stage, do, operation):
+    go_through(stage, operation, first_to_reach(hits, operation, do), do)
+    stage.close()
 
 
 @pytest.mark.slow
 @each_operation
-def test_a_client_is_killed_often(hits, stage, operation):
-    each_moment(stage, operation, each_time(hits, operation, "client"), kill_client)
-
-
-@pytest.mark.slow
-@each_operation
-def test_a_client_is_stopped_often(hits, stage, operation):
-    each_moment(stage, operation, each_time(hits, operation, "client"), stop_client)
-
-
-@pytest.mark.slow
-@each_operation
-def test_a_daemon_is_killed_often(hits, stage, operation):
-    each_moment(stage, operation, each_time(hits, operation, "daemon"), kill_daemon)
-
-
-@pytest.mark.slow
-@each_operation
-def test_a_daemon_is_stopped_often(hits, stage, operation):
-    each_moment(stage, operation, each_time(hits, operation, "daemon"), stop_daemon)
+@each_accident
+def test_in_each_operation(hits, stage, do, operation):
+    go_through(stage, operation, each_time(hits, operation, do), do)
+    stage.close()

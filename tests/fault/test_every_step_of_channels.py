@@ -6,40 +6,18 @@ its buffers; and that who is stopped holds up nobody but who needs its lock.
 """
 
 import os
-import shutil
 import signal
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from accidents import OF_CHANNELS
+import steps
 from daemon import settle
-from every_step import (
-    count_all,
-    each_moment,
-    each_time,
-    first_to_reach,
-    go_through,
-    kill_client,
-    kill_daemon,
-    stop_client,
-    stop_daemon,
-)
+from every_step import count_all, each_accident, each_time, first_to_reach, go_through
 from members import CHANNEL, Members
+from repertoire import OF_CHANNELS
 from ring import Seat
-from steps import OF_CHANNELS as SECTIONS
-from steps import Stage, sections, unreached
 
 LOCK_AWAITED = 1 << 31  # in its word
-
-# How many messages an operation sends, and receives; others none.
-FLOW = {
-    "fork-queue": (0, 1), "send-small": (1, 0), "send-again": (1, 0), "send-first": (1, 0),
-    "send-large": (1, 0), "send-shared": (2, 0), "send-bundle": (1, 0), "send-loan": (1, 0),
-    "send-late": (1, 1), "receive-small": (0, 1), "receive-large": (0, 1),
-    "receive-at-once": (0, 1), "receive-shared": (0, 2), "receive-bundle": (0, 1),
-    "receive-late": (1, 1), "lag": (2, 0),
-}  # fmt: skip
 
 # What is done while a member has the lock.
 WITH_LOCK = {
@@ -49,10 +27,8 @@ WITH_LOCK = {
     "RING_READER_COUNTS",
 }  # fmt: skip
 
-each_operation = pytest.mark.parametrize("operation", OF_CHANNELS)
 
-
-class ChannelStage(Stage):
+class ChannelStage(steps.Stage):
     """With two members, who are in before an operation begins, if there is a channel yet."""
 
     members = None
@@ -79,9 +55,9 @@ class ChannelStage(Stage):
         self.members.go_on()
         assert self.members.is_held_up(plan.page.pid) == (plan.step in WITH_LOCK)
 
-    def flow(self, operation, was_killed):
-        """What came of the operation is one of what may come of it; and the channel goes on."""
-        sends, receives = FLOW.get(operation, (0, 0))
+    def has_outcome(self, operation, was_killed):
+        """And the channel goes on."""
+        sends, receives = OF_CHANNELS[operation]
         before = self.depth
         self.rest()
         with self.daemon.connect() as connection:
@@ -104,12 +80,7 @@ class ChannelStage(Stage):
 
 @pytest.fixture(scope="module")
 def hits():
-    folder = tempfile.mkdtemp(prefix="tcx-")
-    with ChannelStage(folder) as stage:
-        found = count_all(stage, OF_CHANNELS)
-        stage.close()
-    shutil.rmtree(folder)
-    return found
+    return count_all(ChannelStage, OF_CHANNELS)
 
 
 @pytest.fixture
@@ -120,54 +91,23 @@ def stage(folder):
 
 def test_every_step_of_channels_is_reached(hits):
     two = {"RING_LOCK_AWAITED (client)", "RING_LOCK_PASSED (client)"}  # see below
-    assert unreached(hits, SECTIONS) == two
+    assert steps.unreached(hits, steps.OF_CHANNELS) == two
 
 
-# ------------------------------------------------------------------------------------ at each step
-
-
-def kill_member(stage, operation, step, at):
-    comes = kill_client(stage, operation, step, at)
-    stage.flow(operation, was_killed=True)
-    return comes
-
-
-def stop_member(stage, operation, step, at):
-    comes = stop_client(stage, operation, step, at)
-    stage.flow(operation, was_killed=False)
-    return comes
-
-
-def stop_daemon_of_channel(stage, operation, step, at):
-    comes = stop_daemon(stage, operation, step, at)
-    stage.flow(operation, was_killed=False)
-    return comes
-
-
-WHAT = {
-    "a member is killed": ("client", kill_member),
-    "a member is stopped": ("client", stop_member),
-    "the daemon is killed": ("daemon", kill_daemon),
-    "the daemon is stopped": ("daemon", stop_daemon_of_channel),
-}
-
-
-@pytest.mark.parametrize("what", WHAT)
-def test_where_it_is_reached_first(hits, stage, what):
-    side, do = WHAT[what]
-    ours = {step for title in SECTIONS for step in sections()[title]}
+@each_accident
+def test_where_it_is_reached_first(hits, stage, do):
     for operation in OF_CHANNELS:
-        moments = [m for m in first_to_reach(hits, operation, side) if m[0] in ours]
+        moments = first_to_reach(hits, operation, do, steps.OF_CHANNELS)
         go_through(stage, operation, moments, do)
     stage.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", OF_CHANNELS)
-@pytest.mark.parametrize("what", WHAT)
-def test_in_each_operation(hits, stage, what, operation):
-    side, do = WHAT[what]
-    each_moment(stage, operation, each_time(hits, operation, side), do)
+@each_accident
+def test_in_each_operation(hits, stage, do, operation):
+    go_through(stage, operation, each_time(hits, operation, do), do)
+    stage.close()
 
 
 # ---------------------------------------------------------------------------- two who want the lock
@@ -179,7 +119,7 @@ def victim(stage):
     with stage.client() as client:
         stage.prepare(client, "send-small")
         yield client
-    stage.flow("send-small", was_killed=True)
+    stage.has_outcome("send-small", was_killed=True)
     stage.is_as_before()
     stage.close()
 

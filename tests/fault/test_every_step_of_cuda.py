@@ -5,29 +5,24 @@ is free afterwards.
 """
 
 import contextlib
-import shutil
-import tempfile
 
 import cuda_array
 import fakecuda
 import numpy as np
 import pytest
-from accidents import OF_CUDA
+import steps
 from daemon import settle
 from every_step import (
     count_all,
-    each_moment,
+    each_accident,
     each_time,
     first_to_reach,
     go_through,
-    kill_client,
     kill_daemon,
-    stop_client,
     stop_daemon,
 )
 from fakecuda import fake_machine  # noqa: F401  a fixture
-from steps import OF_CUDA as SECTIONS
-from steps import Stage, sections, unreached
+from repertoire import OF_CUDA
 
 import tensorcx as cx
 
@@ -41,7 +36,7 @@ def options(mode):
     return "--cuda", mode, "--cuda-capacity", CAPACITY
 
 
-class CudaStage(Stage):
+class CudaStage(steps.Stage):
     """With somebody who keeps memory on the device."""
 
     owner = None
@@ -92,19 +87,11 @@ MODES = ["vmm", "ipc"]
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 
-def count(mode):
-    folder = tempfile.mkdtemp(prefix="tcx-")
-    with CudaStage(folder, mode) as stage:
-        found = count_all(stage, OF_CUDA)
-        stage.close()
-    shutil.rmtree(folder)
-    return found
-
-
 @pytest.fixture(scope="module")
 def hits(fake_machine):  # noqa: F811
-    """Of each mode."""
-    return {mode: count(mode) for mode in MODES}
+    """By mode and operation: a step that both modes reach counts as the first one's."""
+    counts = {mode: count_all(CudaStage, OF_CUDA, mode) for mode in MODES}
+    return {(mode, operation): counts[mode][operation] for mode in MODES for operation in OF_CUDA}
 
 
 @pytest.fixture
@@ -114,32 +101,16 @@ def stage(folder, mode):
 
 
 def test_every_step_of_cuda_is_reached(hits):
-    both = {(mode, operation): hits[mode][operation] for mode in MODES for operation in OF_CUDA}
-    assert unreached(both, SECTIONS) == {"DEVICES_FOUND (daemon)"}  # see below
-
-
-WHAT = {
-    "a client is killed": ("client", kill_client),
-    "a client is stopped": ("client", stop_client),
-    "the daemon is killed": ("daemon", kill_daemon),
-    "the daemon is stopped": ("daemon", stop_daemon),
-}
-
-
-def first_in_any_mode(hits, mode, operation, side):
-    """Of the steps of CUDA, those that no operation before, and no mode before, reaches."""
-    ours = {step for title in SECTIONS for step in sections()[title]}
-    for before in MODES[: MODES.index(mode)]:
-        ours -= {step for found in hits[before].values() for step in found[side]}
-    return [moment for moment in first_to_reach(hits[mode], operation, side) if moment[0] in ours]
+    one = {"DEVICES_FOUND (daemon)"}  # see below
+    assert steps.unreached(hits, steps.OF_CUDA) == one
 
 
 @each_mode
-@pytest.mark.parametrize("what", WHAT)
-def test_where_it_is_reached_first(hits, stage, what, mode):
-    side, do = WHAT[what]
+@each_accident
+def test_where_it_is_reached_first(hits, stage, do, mode):
     for operation in OF_CUDA:
-        go_through(stage, operation, first_in_any_mode(hits, mode, operation, side), do)
+        moments = first_to_reach(hits, (mode, operation), do, steps.OF_CUDA)
+        go_through(stage, operation, moments, do)
     stage.close()
 
 
@@ -147,7 +118,7 @@ def test_where_it_is_reached_first(hits, stage, what, mode):
 @pytest.mark.parametrize("do", [kill_daemon, stop_daemon])
 def test_while_the_devices_are_looked_for(folder, mode, do):
     """By the first who needs one."""
-    with Stage(folder, *options(mode)) as stage:
+    with steps.Stage(folder, *options(mode)) as stage:
         go_through(stage, "cuda-put", [("DEVICES_FOUND", 1)], do)
         stage.close()
 
@@ -155,7 +126,7 @@ def test_while_the_devices_are_looked_for(folder, mode, do):
 @pytest.mark.slow
 @each_mode
 @pytest.mark.parametrize("operation", OF_CUDA)
-@pytest.mark.parametrize("what", WHAT)
-def test_in_each_operation(hits, stage, what, operation, mode):
-    side, do = WHAT[what]
-    each_moment(stage, operation, each_time(hits[mode], operation, side), do)
+@each_accident
+def test_in_each_operation(hits, stage, do, operation, mode):
+    go_through(stage, operation, each_time(hits, (mode, operation), do), do)
+    stage.close()

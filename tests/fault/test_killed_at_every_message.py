@@ -8,11 +8,11 @@ import signal
 from itertools import count
 
 import pytest
-from accidents import KILL, OPERATIONS, OPTIONS, Accidents, Client, nothing_remains
+from accidents import KILL, OPTIONS, Accidents, Client, nothing_remains
 from daemon import Daemon, bare_environment
+from repertoire import CHILD_DIED, OPERATIONS
 from wire_table import Status
 
-CHILD_DIED = 100  # operations.c
 FEWEST = 4  # before and after two messages; that the last one has been sent may go unnoticed
 
 each_operation = pytest.mark.parametrize("operation", OPERATIONS)

@@ -1,9 +1,10 @@
 """Round after round of everything a client can do: nothing grows, in the client or the daemon."""
 
 import pytest
-from accidents import OF_CHANNELS, OPERATIONS, OPTIONS, Accidents, Client, no_more, nothing_remains
+from accidents import OPTIONS, Accidents, Client, no_more, nothing_remains
 from daemon import bare_environment, settle
 from helpers import resident_bytes
+from repertoire import OF_CHANNELS, OPERATIONS
 
 EVERYTHING = [*OPERATIONS, *OF_CHANNELS, "put-expiring", "put-ephemeral", "die"]
 ROOM = 1 << 20  # that the resident memory of a process may vary

@@ -15,8 +15,6 @@ from accidents import (
     MAPPING,
     MEMORY,
     MESSAGE,
-    OF_CHANNELS,
-    OPERATIONS,
     OPTIONS,
     VARIANTS,
     Accidents,
@@ -25,6 +23,7 @@ from accidents import (
 )
 from daemon import bare_environment
 from refusals import fail_everywhere
+from repertoire import OF_CHANNELS, OPERATIONS
 from wire_table import Status
 
 TO_THE_END = 1 << 30

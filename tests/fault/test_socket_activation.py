@@ -90,7 +90,7 @@ def test_clients_share_through_a_passed_socket(service):
     service.stop()
 
 
-@pytest.mark.parametrize("step", steps.sections()["A daemon on a passed socket"])
+@pytest.mark.parametrize("step", steps.OF_PASSED_SOCKET)
 def test_a_client_that_has_come_is_served_by_the_next_when_one_is_killed(service, folder, step):
     plan = steps.Plan(folder, "daemon")
     plan.begin(step)
