@@ -7,7 +7,7 @@
 #include "log.h"
 #include "storages_fixture.h"
 
-enum { STORAGES = 24, PAGES = 12 };
+enum { STORAGES = 24, PAGES = 12, MANY = 3000 };
 
 struct fixture {
     struct segments segments;
@@ -165,52 +165,63 @@ static void leave(struct forkpages *forks) {
     (void)forks;
 }
 
+/* For so many storages; what a closed page lets go is freed when the test says so. */
+static void setup_for_many(struct fixture *f, size_t max) {
+    setup(f);
+    f->storages.max = max;
+    f->forks.closed = leave;
+}
+
+/* The first of them: the others have the numbers after it. */
+static uint64_t given_many_held(struct fixture *f, int count) {
+    uint64_t first = given_held(f);
+
+    for (int i = 1; i < count; i++) {
+        given_held(f);
+    }
+    return first;
+}
+
+static void let_go_until(struct fixture *f, uint64_t first, uint64_t end) {
+    for (uint64_t id = first; id < end; id++) {
+        let_go(f, id);
+    }
+}
+
+/* Nearly all of MANY are to be freed. */
+static void free_in_steps(struct fixture *f) {
+    EXPECT_TRUE(forkpages_free_some(&f->forks));
+    EXPECT_TRUE(f->storages.by_id.count > MANY / 2 && f->storages.by_id.count < MANY);
+    free_all(&f->forks);
+}
+
 TEST(what_many_children_had_is_freed_in_steps) {
-    enum { MANY = 3000 };
     struct fixture f;
-    setup(&f);
-    f.storages.max = MANY;
-    f.forks.closed = leave;
-    uint64_t first = given_held(&f);
-    while (f.storages.by_id.count < MANY) {
-        given_held(&f);
-    }
+    setup_for_many(&f, MANY);
+    uint64_t first = given_many_held(&f, MANY);
     int page = given_fork(&f);
-    for (uint64_t id = first; id < first + MANY; id++) {
-        let_go(&f, id);
-    }
+    let_go_until(&f, first, first + MANY);
 
     close_page(&f, page);
     EXPECT_EQ(MANY, f.storages.by_id.count);
-    EXPECT_TRUE(forkpages_free_some(&f.forks));
-    EXPECT_TRUE(f.storages.by_id.count > MANY / 2 && f.storages.by_id.count < MANY);
-    free_all(&f.forks);
+    free_in_steps(&f);
     EXPECT_EQ(0, f.storages.by_id.count);
     teardown(&f);
 }
 
 TEST(what_only_the_younger_of_two_children_had_is_freed_in_steps) {
-    enum { MANY = 3000 };
     struct fixture f;
-    setup(&f);
-    f.storages.max = MANY;
-    f.forks.closed = leave;
+    setup_for_many(&f, MANY);
     uint64_t first = given_held(&f);
     int older = given_fork(&f);
-    while (f.storages.by_id.count < MANY) {
-        given_held(&f);
-    }
+    given_many_held(&f, MANY - 1);
     int younger = given_fork(&f);
-    for (uint64_t id = first; id < first + MANY; id++) {
-        let_go(&f, id);
-    }
+    let_go_until(&f, first, first + MANY);
 
     close_page(&f, younger);
     EXPECT_EQ(1, f.forks.count);
     EXPECT_TRUE(!f.forks.unneeded[FORK_HOLD].root); /* they are not even looked at */
-    EXPECT_TRUE(forkpages_free_some(&f.forks));
-    EXPECT_TRUE(f.storages.by_id.count > MANY / 2 && f.storages.by_id.count < MANY);
-    free_all(&f.forks);
+    free_in_steps(&f);
     EXPECT_EQ(1, f.storages.by_id.count);
     EXPECT_TRUE(lives(&f, first));
     close_page(&f, older);
@@ -225,28 +236,19 @@ TEST(pages_that_close_one_after_the_other_hand_on_in_any_order) {
     struct fixture f;
     int pages[FORKS];
     uint64_t ids[FORKS];
-    setup(&f);
-    f.storages.max = FORKS * EACH;
-    f.forks.closed = leave;
+    setup_for_many(&f, FORKS * EACH);
     for (int i = 0; i < FORKS; i++) {
-        ids[i] = given_held(&f);
-        for (int j = 1; j < EACH; j++) {
-            given_held(&f);
-        }
+        ids[i] = given_many_held(&f, EACH);
         pages[i] = given_fork(&f);
     }
     uint64_t kept = ids[FORKS - 1] + EACH / 2 + 100;
-    for (uint64_t id = ids[0]; id < kept; id++) {
-        let_go(&f, id);
-    }
+    let_go_until(&f, ids[0], kept);
 
     for (int i = FORKS - 1; i > 0; i--) {
         close_page(&f, pages[i]);
         EXPECT_TRUE(forkpages_free_some(&f.forks));
     }
-    for (uint64_t id = kept; id < ids[FORKS - 1] + EACH; id++) {
-        let_go(&f, id);
-    }
+    let_go_until(&f, kept, ids[FORKS - 1] + EACH);
     int last = given_fork(&f);
     EXPECT_EQ(2, f.forks.count);
     free_all(&f.forks);
@@ -277,15 +279,13 @@ TEST(a_hold_that_is_to_be_freed_may_be_granted_again) {
 }
 
 TEST(none_is_left_when_children_end_while_holds_go_back) {
-    enum { MANY = 4000 };
+    enum { EACH = 333 };
     struct fixture f;
     int pages[PAGES];
     setup(&f);
-    f.storages.max = MANY;
+    f.storages.max = PAGES * EACH;
     for (int i = 0; i < PAGES; i++) {
-        for (int j = 0; j < MANY / PAGES; j++) {
-            given_held(&f);
-        }
+        given_many_held(&f, EACH);
         pages[i] = given_fork(&f);
     }
 
