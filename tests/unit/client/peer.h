@@ -13,6 +13,7 @@
 #include "call.h"
 #include "clock.h"
 #include "fixture.h"
+#include "segment.h"
 #include "session.h"
 #include "tensorcx.h"
 
@@ -96,6 +97,7 @@ struct caller {
     struct session *session;
     struct frame frame;
     int64_t timeout_ns; /* of a call that waits for something to happen; 0: an ordinary call */
+    uint64_t segment;   /* that is to be mapped */
     int status;
     char text[512];
     struct call *call;
@@ -117,6 +119,19 @@ static inline void caller_start(struct caller *caller, struct peer *peer, struct
                                 int64_t timeout_ns) {
     *caller = (struct caller){.session = peer->session, .frame = frame, .timeout_ns = timeout_ns};
     EXPECT_EQ(0, pthread_create(&caller->thread, NULL, caller_run, caller));
+}
+
+static inline void *caller_run_map(void *argument) {
+    struct caller *caller = argument;
+
+    caller->status = segment_map(caller->session, caller->segment);
+    snprintf(caller->text, sizeof caller->text, "%s", tcx_error());
+    return NULL;
+}
+
+static inline void caller_start_map(struct caller *caller, struct peer *peer, uint64_t segment) {
+    *caller = (struct caller){.session = peer->session, .segment = segment};
+    EXPECT_EQ(0, pthread_create(&caller->thread, NULL, caller_run_map, caller));
 }
 
 /* Waits for its end; returns the status. */

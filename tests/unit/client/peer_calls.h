@@ -30,12 +30,17 @@ static inline uint64_t deleted_version(const struct caller *caller) {
     return ((const struct wire_delete_reply *)call_fixed(caller->call))->version;
 }
 
+/* Returns the request, whose reply its call waits for. */
+static inline uint32_t start_delete(struct caller *caller, struct peer *peer) {
+    caller_start(caller, peer, delete_frame, 0);
+    return peer_receive(peer, MESSAGE_DELETE)->request;
+}
+
 /* An ordinary call still works. */
 static inline void expect_works(struct peer *peer) {
     struct caller caller;
 
-    caller_start(&caller, peer, delete_frame, 0);
-    reply_deleted(peer, peer_receive(peer, MESSAGE_DELETE)->request, 99);
+    reply_deleted(peer, start_delete(&caller, peer), 99);
     EXPECT_EQ(STATUS_OK, caller_join(&caller));
     EXPECT_EQ(99, deleted_version(&caller));
     call_free(peer->session, caller.call);

@@ -28,8 +28,7 @@ TEST(replies_in_another_order_reach_their_calls) {
     uint32_t requests[COUNT];
 
     for (int i = 0; i < COUNT; i++) {
-        caller_start(&callers[i], peer, delete_frame, 0);
-        requests[i] = peer_receive(peer, MESSAGE_DELETE)->request;
+        requests[i] = start_delete(&callers[i], peer);
     }
     for (int i = COUNT - 1; i >= 0; i--) {
         reply_deleted(peer, requests[i], (uint64_t)i);
@@ -47,8 +46,7 @@ TEST(a_failure_brings_the_daemons_text) {
     struct caller caller;
     const char *text = "no tensor is named \"x\"";
 
-    caller_start(&caller, peer, delete_frame, 0);
-    uint32_t request = peer_receive(peer, MESSAGE_DELETE)->request;
+    uint32_t request = start_delete(&caller, peer);
     peer_reply(peer, MESSAGE_DELETE, request, STATUS_NOT_FOUND, text, strlen(text), -1);
     EXPECT_EQ(STATUS_NOT_FOUND, caller_join(&caller));
     EXPECT_STR_EQ(text, caller.text);
@@ -60,8 +58,7 @@ TEST(an_unknown_status_is_an_internal_error) {
     struct peer *peer = peer_create(&patient);
     struct caller caller;
 
-    caller_start(&caller, peer, delete_frame, 0);
-    uint32_t request = peer_receive(peer, MESSAGE_DELETE)->request;
+    uint32_t request = start_delete(&caller, peer);
     peer_reply(peer, MESSAGE_DELETE, request, 200, "what", 4, -1);
     EXPECT_EQ(STATUS_INTERNAL, caller_join(&caller));
     EXPECT_TRUE(strstr(caller.text, "200") != NULL);
@@ -123,8 +120,7 @@ TEST(a_late_reply_gives_its_grant_back) {
     peer->session->patience = patient;
 
     struct caller caller;
-    caller_start(&caller, peer, delete_frame, 0);
-    uint32_t request = peer_receive(peer, MESSAGE_DELETE)->request;
+    uint32_t request = start_delete(&caller, peer);
     expect_release(peer, 7, 1);
     reply_deleted(peer, request, 1);
     EXPECT_EQ(STATUS_OK, caller_join(&caller));
@@ -202,8 +198,7 @@ static int let_others_read(void *context) {
     /* The reading role is free meanwhile: this thread's own call takes it. */
     peer->session->patience = patient;
     reply_granted(peer, peer_receive(peer, MESSAGE_ALLOC)->request, 9);
-    caller_start(&caller, peer, delete_frame, 0);
-    reply_deleted(peer, peer_receive(peer, MESSAGE_DELETE)->request, 1);
+    reply_deleted(peer, start_delete(&caller, peer), 1);
     EXPECT_EQ(STATUS_OK, caller_join(&caller));
     call_free(peer->session, caller.call);
     return 1;

@@ -31,19 +31,6 @@ static int export(void) {
     return fd;
 }
 
-static void *run_map(void *argument) {
-    struct caller *caller = argument;
-
-    caller->status = segment_map(caller->session, SEGMENT);
-    snprintf(caller->text, sizeof caller->text, "%s", tcx_error());
-    return NULL;
-}
-
-static void start_map(struct caller *caller, struct peer *peer) {
-    *caller = (struct caller){.session = peer->session};
-    EXPECT_EQ(0, pthread_create(&caller->thread, NULL, run_map, caller));
-}
-
 static struct wire_map_reply good_reply(void) {
     return (struct wire_map_reply){
         .segment = SEGMENT, .nbytes = NBYTES, .device = 1, .mapping = MAPPING_VMM};
@@ -85,16 +72,23 @@ static struct peer *given_peer(void) {
     return peer_create(&patient);
 }
 
-TEST(a_segment_is_mapped_and_when_idle_unmapped) {
-    struct peer *peer = given_peer();
+/* The segment is mapped; its descriptor is the test's. */
+static int given_mapped(struct peer *peer) {
     struct wire_map_reply reply = good_reply();
     struct caller caller;
     int fd = export();
 
-    start_map(&caller, peer);
+    caller_start_map(&caller, peer, SEGMENT);
     reply_map(peer, &reply, fd);
     reply_devices(peer, 1);
     EXPECT_EQ(STATUS_OK, caller_join(&caller));
+    return fd;
+}
+
+TEST(a_segment_is_mapped_and_when_idle_unmapped) {
+    struct peer *peer = given_peer();
+    int fd = given_mapped(peer);
+
     expect_unmap(peer);
     close(fd);
     peer_destroy(peer);
@@ -105,7 +99,7 @@ static void refuse(struct wire_map_reply reply, int fd, int status, const char *
     struct peer *peer = given_peer();
     struct caller caller;
 
-    start_map(&caller, peer);
+    caller_start_map(&caller, peer, SEGMENT);
     reply_map(peer, &reply, fd);
     if (status == STATUS_DEVICE) {
         reply_devices(peer, 1);
@@ -150,7 +144,7 @@ TEST(a_handle_that_seems_to_be_this_processs_own_is_explained) {
     EXPECT_EQ(CUDA_SUCCESS, driver->alloc(&address, NBYTES));
     EXPECT_EQ(CUDA_SUCCESS, driver->ipc_get(&reply.handle, address));
     reply.fixed.mapping = MAPPING_IPC;
-    start_map(&caller, peer);
+    caller_start_map(&caller, peer, SEGMENT);
     uint32_t request = peer_receive(peer, MESSAGE_MAP)->request;
     peer_reply(peer, MESSAGE_MAP, request, STATUS_OK, &reply, sizeof reply, -1);
     reply_devices(peer, 1);
@@ -181,7 +175,7 @@ TEST(a_segment_on_a_device_that_is_hidden_is_refused) {
     struct caller caller;
     int fd = export();
 
-    start_map(&caller, peer);
+    caller_start_map(&caller, peer, SEGMENT);
     reply_map(peer, &reply, fd);
     reply_devices(peer, 0);
     EXPECT_EQ(STATUS_DEVICE, caller_join(&caller));
@@ -201,7 +195,7 @@ TEST(an_answer_that_comes_too_late_is_undone) {
     EXPECT_EQ(STATUS_TIMEOUT, segment_map(peer->session, SEGMENT));
     reply_map(peer, &reply, fd);
     peer->session->patience = patient;
-    start_map(&caller, peer);
+    caller_start_map(&caller, peer, SEGMENT);
     uint32_t request = peer_receive(peer, MESSAGE_MAP)->request;
     expect_unmap(peer);
     peer_reply(peer, MESSAGE_MAP, request, STATUS_OK, &reply, sizeof reply, fd);
@@ -220,7 +214,7 @@ TEST(of_two_threads_that_map_the_same_segment_one_gives_its_answer_back) {
     int fd = export();
 
     for (int i = 0; i < 2; i++) {
-        start_map(&callers[i], peer);
+        caller_start_map(&callers[i], peer, SEGMENT);
         requests[i] = peer_receive(peer, MESSAGE_MAP)->request;
     }
     peer_reply(peer, MESSAGE_MAP, requests[0], STATUS_OK, &reply, sizeof reply, fd);
@@ -250,14 +244,9 @@ static void reply_out_of_memory(struct peer *peer, uint32_t request) {
 
 TEST(what_is_given_back_while_the_daemon_finds_no_memory_is_asked_for_once_more) {
     struct peer *peer = given_peer();
-    struct wire_map_reply reply = good_reply();
-    struct caller caller;
-    int fd = export();
+    struct caller caller = {.session = peer->session};
+    int fd = given_mapped(peer);
 
-    start_map(&caller, peer);
-    reply_map(peer, &reply, fd);
-    reply_devices(peer, 1);
-    EXPECT_EQ(STATUS_OK, caller_join(&caller));
     EXPECT_EQ(0, pthread_create(&caller.thread, NULL, run_allocate, &caller));
     uint32_t request = peer_receive(peer, MESSAGE_ALLOC)->request;
     expect_unmap(peer);

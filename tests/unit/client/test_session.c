@@ -7,7 +7,6 @@
 
 #include "daemon.h"
 #include "peer_calls.h"
-#include "segment.h"
 
 /* The session is dead, for this call and for the next one. */
 static void expect_lost(struct peer *peer, struct caller *caller) {
@@ -76,8 +75,7 @@ TEST(a_reply_to_no_call_ends_the_session) {
     struct peer *peer = peer_create(&patient);
     struct caller caller;
 
-    caller_start(&caller, peer, delete_frame, 0);
-    reply_deleted(peer, peer_receive(peer, MESSAGE_DELETE)->request + 1, 1);
+    reply_deleted(peer, start_delete(&caller, peer) + 1, 1);
     expect_lost(peer, &caller);
     EXPECT_TRUE(strstr(caller.text, "it broke the protocol: a reply to no call") != NULL);
     peer_destroy(peer);
@@ -87,8 +85,7 @@ TEST(a_reply_of_another_kind_ends_the_session) {
     struct peer *peer = peer_create(&patient);
     struct caller caller;
 
-    caller_start(&caller, peer, delete_frame, 0);
-    reply_granted(peer, peer_receive(peer, MESSAGE_DELETE)->request, 1);
+    reply_granted(peer, start_delete(&caller, peer), 1);
     expect_lost(peer, &caller);
     peer_destroy(peer);
 }
@@ -97,8 +94,7 @@ TEST(a_reply_that_is_too_short_ends_the_session) {
     struct peer *peer = peer_create(&patient);
     struct caller caller;
 
-    caller_start(&caller, peer, delete_frame, 0);
-    uint32_t request = peer_receive(peer, MESSAGE_DELETE)->request;
+    uint32_t request = start_delete(&caller, peer);
     peer_reply(peer, MESSAGE_DELETE, request, STATUS_OK, "1234", 4, -1);
     expect_lost(peer, &caller);
     peer_destroy(peer);
@@ -132,8 +128,7 @@ TEST(a_descriptor_where_none_belongs_ends_the_session_and_is_closed) {
     struct caller caller;
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-    caller_start(&caller, peer, delete_frame, 0);
-    uint32_t request = peer_receive(peer, MESSAGE_DELETE)->request;
+    uint32_t request = start_delete(&caller, peer);
     peer_reply(peer, MESSAGE_DELETE, request, STATUS_OK, &reply, sizeof reply, fd);
     expect_lost(peer, &caller);
     close(fd);
@@ -194,17 +189,8 @@ static void reply_mapped(struct peer *peer, uint32_t request, uint64_t nbytes, i
     peer_reply(peer, MESSAGE_MAP, request, STATUS_OK, &reply, sizeof reply, fd);
 }
 
-static void *run_map(void *argument) {
-    struct caller *caller = argument;
-
-    caller->status = segment_map(caller->session, 1);
-    snprintf(caller->text, sizeof caller->text, "%s", tcx_error());
-    return NULL;
-}
-
 static int map_with(struct peer *peer, uint64_t nbytes, int fd, struct caller *caller) {
-    *caller = (struct caller){.session = peer->session};
-    EXPECT_EQ(0, pthread_create(&caller->thread, NULL, run_map, caller));
+    caller_start_map(caller, peer, 1);
     reply_mapped(peer, peer_receive(peer, MESSAGE_MAP)->request, nbytes, fd);
     return caller_join(caller);
 }
