@@ -5,8 +5,8 @@ import random
 
 import wire
 from daemon import Daemon
-from figures_scale import Size, curve, started
-from probe import Cost, ask, best, calls, measure, note, pipelined, put, release, storage_of
+from figures_scale import Size, curve, grown, started
+from probe import Cost, ask, calls, measure, note, pipelined, put, release, storage_of
 from report import Facts
 from ring import Seat
 
@@ -84,13 +84,9 @@ class References:
 
 
 def references(size: Size) -> Facts:
-    columns = {}
     with contextlib.ExitStack() as stack:
-        daemon = stack.enter_context(started())
-        all_of_it = References(daemon, size, stack)
-        for count in size.references:
-            all_of_it.grow(count)
-            columns[count] = best(size.rounds, all_of_it.costs)
+        things = References(stack.enter_context(started()), size, stack)
+        columns = grown(things, size.references, size.rounds)
     title = f"Standing references of one client, {EACH} in a queue"
     return curve(title, "references", "flat", columns)
 

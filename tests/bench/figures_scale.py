@@ -101,6 +101,15 @@ def curve(title: str, what: str, must: str, columns: dict[int, dict[str, Cost]])
     return facts
 
 
+def grown(things, counts: Sequence[int], rounds: int) -> dict[int, dict[str, Cost]]:
+    """The columns of a curve: what these things cost, of which there are ever more."""
+    columns = {}
+    for count in counts:
+        things.grow(count)
+        columns[count] = best(rounds, things.costs)
+    return columns
+
+
 # ---------------------------------------------------------------------------------------- tensors
 
 
@@ -168,12 +177,8 @@ class Tensors:
 
 
 def tensors(size: Size) -> Facts:
-    columns = {}
     with started() as daemon:
-        all_of_it = Tensors(daemon, size)
-        for count in size.tensors:
-            all_of_it.grow(count)
-            columns[count] = best(size.rounds, all_of_it.costs)
+        columns = grown(Tensors(daemon, size), size.tensors, size.rounds)
     return curve("Tensors alive, named, and held by one client", "tensors", "flat", columns)
 
 
@@ -251,12 +256,8 @@ class Waiting:
 
 
 def waiting(size: Size) -> Facts:
-    columns = {}
     with started() as daemon:
-        all_of_it = Waiting(daemon, size)
-        for count in size.waiting:
-            all_of_it.grow(count)
-            columns[count] = best(size.rounds, all_of_it.costs)
+        columns = grown(Waiting(daemon, size), size.waiting, size.rounds)
     must = f"flat; a client has at most {WAITS_EACH:,} of them"
     return curve("Calls that wait, each for a name of its own", "calls", must, columns)
 
