@@ -22,6 +22,10 @@ from tensorcx._text import size_text as _bytes
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command; an error is one line on stderr and exit code 1."""
     options = _parser().parse_args(arguments)
+    if sys.stdout is None:  # it was closed
+        sys.stdout = io.TextIOWrapper(io.BytesIO())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # one that cannot show a name shows its code
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options.run(options)
         sys.stdout.flush()

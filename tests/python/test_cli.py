@@ -171,6 +171,26 @@ def test_output_may_go_to_a_pipe_that_closes(published):
     assert done.stdout.split()[0] == "NAME"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_ls_shows_all_names_whatever_the_output_can_show(published, encoding):
+    cx.put("a/größe", np.zeros(1))
+    done = run("ls", env=os.environ | {"PYTHONIOENCODING": encoding}, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    shown = "a/größe".encode(encoding, "backslashreplace").decode(encoding)
+    assert names == ["NAME", shown, "frames/left", "obs"]
+
+
+def test_output_may_be_closed(published):
+    shell = f"{sys.executable} -m tensorcx ls >&-"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_that_is_no_text_is_refused_as_such(published):
+    assert "must be UTF-8: '\\udcff" in failure("rm", "\udcff")
+
+
 def test_without_a_daemon_every_command_says_so_and_starts_none(tmp_path):
     socket = tmp_path / "none.sock"
     environment = {k: v for k, v in os.environ.items() if k != "TENSORCX_AUTOSTART"}
