@@ -83,6 +83,10 @@ const char *text_from_python(PyObject *text) {
         return NULL;
     }
     const char *utf8 = PyUnicode_AsUTF8AndSize(text, &length);
+    if (!utf8 && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+        PyErr_Format(PyExc_ValueError, "a name or key must be UTF-8: %A is not", text);
+        return NULL;
+    }
     if (utf8 && strlen(utf8) != (size_t)length) {
         PyErr_Format(PyExc_ValueError, "a name or key must not contain a 0 character: %R", text);
         return NULL;

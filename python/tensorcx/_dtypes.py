@@ -46,7 +46,7 @@ def format_of(dtype: DTypeLike) -> str:
     known = np.dtype(dtype)
     if known in _FORMATS:
         return _FORMATS[known]
-    if known.newbyteorder("=") in _FORMATS:
+    if not known.isnative and known.newbyteorder("=") in _FORMATS:
         hint = f"it is byte-swapped; {known.newbyteorder('=')} is not"
     else:
         hint = f"known are {', '.join(_NAMES.values())}"

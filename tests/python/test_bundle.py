@@ -200,6 +200,7 @@ def test_copy_copy_is_another_handle(obs):
         ({1: some()}, TypeError, "keys of a bundle must be str, not int"),
         ({"a": {None: some()}}, TypeError, "keys in 'a' must be str, not None"),
         ({"a\0b": some()}, ValueError, "0 character"),
+        ({"a\ud800": some()}, ValueError, r"must be UTF-8: 'a\\ud800'"),
         ({"k" * 70000: some()}, ValueError, "65,?535"),
     ],
     ids=lambda v: repr(v)[:30],
