@@ -121,6 +121,9 @@ static int prepare_log(const char *log) {
     if (is_ours && info.st_size > LOG_MAX) {
         is_ours = ftruncate(fd, 0) == 0;
     }
+    if (is_ours && (info.st_mode & 0200) == 0) { /* made with an umask such as 0777 */
+        is_ours = fchmod(fd, 0600) == 0;
+    }
     close(fd);
     return is_ours;
 }

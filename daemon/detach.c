@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -78,7 +77,6 @@ int detach(int ready_fd) {
     }
     REACHED(DETACH_FORKED);
     setsid();
-    umask(077);
     reset_signals();
     reset_descriptors(ready_fd);
     detach_raise_limits();

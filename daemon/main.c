@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "detach.h"
@@ -79,6 +81,19 @@ static int open_log(const struct options *options, int ready_fd) {
     return fail(ready_fd, text);
 }
 
+/* Memory is files, to the system. A client that may not write large ones must not leave a daemon
+ * behind that has nothing to give to anybody. */
+static int check_file_size(int ready_fd) {
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= (16 << 20)) {
+        return 0;
+    }
+    return fail(ready_fd,
+                "the size of files is limited here (RLIMIT_FSIZE, ulimit -f), and to less "
+                "than the 16 MiB that a segment has: start tensorcxd where it is not");
+}
+
 /* Serves until the end, on the socket `passed_fd` or (-1) on one of its own. */
 static int serve(const struct options *options, int passed_fd, int ready_fd) {
     struct listener listener;
@@ -137,6 +152,7 @@ int main(int argc, char **argv) {
     if (systemd_take_socket(&options, text, &passed_fd) < 0) {
         return fail(ready_fd, text);
     }
+    umask(077); /* a file that we cannot open again ourselves, as with 0777, is in our way */
     if (options.background) {
         ready_fd = detach(ready_fd);
     }
@@ -144,7 +160,7 @@ int main(int argc, char **argv) {
     /* All devices, always in the same order: clients choose. */
     unsetenv("CUDA_VISIBLE_DEVICES");
     setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
-    if (open_log(&options, ready_fd) != 0) {
+    if (open_log(&options, ready_fd) != 0 || check_file_size(ready_fd) != 0) {
         return 1;
     }
     return serve(&options, passed_fd, ready_fd);

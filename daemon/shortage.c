@@ -57,6 +57,8 @@ static void add_reason(struct text *text, const struct server *server,
             "docker run --shm-size)");
     } else if (shortage->error == EMFILE || shortage->error == ENFILE) {
         add(text, "no descriptor is left for a new segment (raise the daemon's RLIMIT_NOFILE)");
+    } else if (shortage->error == EFBIG) {
+        add(text, "a segment may not be so large (raise the daemon's RLIMIT_FSIZE, ulimit -f)");
     } else if (shortage->error) {
         add(text, "the system says: %s", strerror(shortage->error));
     } else if (shortage->limit) {

@@ -146,8 +146,8 @@ int path_make_folder(const char *path, bool others, char ret_text[PATH_TEXT_SIZE
     char folder[PATH_SIZE];
 
     print_folder(path, folder);
-    bool made = mkdir(folder, 0700) == 0;
-    if ((!made && errno != EEXIST) || (made && others && chmod(folder, 0711) != 0)) {
+    bool made = mkdir(folder, 0700) == 0; /* and less by an umask such as 0177 */
+    if ((!made && errno != EEXIST) || (made && chmod(folder, others ? 0711 : 0700) != 0)) {
         snprintf(ret_text, PATH_TEXT_SIZE, "the socket's folder %s cannot be made: %s", folder,
                  strerror(errno));
         return STATUS_SYSTEM;

@@ -143,6 +143,23 @@ def test_the_folder_is_made_if_its_parent_is_there(folder):
     assert f"{folder}/not" in client_says(missing, "autostart")
 
 
+@pytest.mark.parametrize("mask", [0, 0o177, 0o777])
+def test_whatever_the_umask_a_client_starts_a_daemon_for_its_owner_only(folder, mask):
+    path = f"{folder}/new/d.sock"
+    code = """
+os.umask(int(sys.argv[1])); os.geteuid() or os.setuid(12345)
+cx.put("a", 1); modes = [os.stat(x).st_mode & 0o777 for x in sys.argv[2:]]; cx.stop()
+say(modes)
+"""
+    if os.geteuid() == 0:
+        os.chown(folder, STRANGER, STRANGER)
+    places = os.path.dirname(path), path, f"{folder}/new/d.lock", f"{folder}/new/d.log"
+    environment = {"TENSORCX_AUTOSTART": "1"}
+    with Program(code, mask, *places, socket=path, env=environment) as program:
+        program.expect("[448, 384, 384, 384]")
+        program.finish()
+
+
 def test_the_socket_is_for_its_owner_only(daemon):
     assert os.stat(daemon.path).st_mode & 0o777 == 0o600
 

@@ -112,3 +112,23 @@ def test_a_call_that_starts_a_daemon_fails_with_a_text_and_then_works(built, fol
                 break
         program.tell()
         program.finish()
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20, 20 << 20])
+def test_a_client_that_may_not_write_files_leaves_no_daemon_that_serves_nobody(folder, size):
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+for nbytes in 10, 32 << 20:
+    try:
+        say(cx.put("a", np.zeros(nbytes, "u1")).nbytes)
+    except cx.Error as error:
+        say(type(error).__name__, error)
+os.path.exists(sys.argv[2]) and cx.stop()
+"""
+    socket = f"{folder}/d.sock"
+    with Program(code, size, socket, socket=socket, env={"TENSORCX_AUTOSTART": "1"}) as program:
+        first, second = program.line(), program.line()
+        program.finish()
+    assert first == "10" if size > 16 << 20 else "DaemonUnavailable" in first
+    assert "RLIMIT_FSIZE" in second
