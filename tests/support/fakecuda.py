@@ -35,8 +35,8 @@ def environment(variant: str = "", **extra: str) -> dict[str, str]:
 @contextlib.contextmanager
 def machine(devices: str = "2", *, patience=20, **extra: str):
     """Two devices of 1 GiB, here and in what is started; yields where their memory lies."""
-    folder = Path(tempfile.mkdtemp(prefix="fakecuda-", dir="/dev/shm"))
     ctypes.CDLL(str(LIBRARY))  # from now on this is libcuda.so.1 here
+    folder = Path(tempfile.mkdtemp(prefix="fakecuda-", dir="/dev/shm"))
     before = os.environ.get("FAKECUDA_DIR")
     os.environ["FAKECUDA_DIR"] = str(folder)  # also later: threads of the library outlive a test
     with pytest.MonkeyPatch.context() as patch:
