@@ -181,7 +181,8 @@ static void restore(struct acceptor *acceptor) {
     unwatch_all(acceptor);
     int status = listener_restore(&acceptor->listener, text);
     if (status == STATUS_OK && watch_all(acceptor) < 0) {
-        snprintf(text, sizeof text, "no memory to watch %s", acceptor->listener.path);
+        snprintf(text, sizeof text, "cannot watch %s: %s", acceptor->listener.path,
+                 strerror(errno));
         status = STATUS_SYSTEM;
     }
     if (status == STATUS_OK) {

@@ -389,7 +389,7 @@ struct client *client_open(struct server *server, int fd, const char *refused) {
         client->poll = poller_create(server->uv, fd, client, on_event);
     }
     if (!client || !account || !client->poll) {
-        log_error("event=client.open error=\"no memory\"");
+        log_error("event=client.open error=\"%s\"", strerror(errno));
         free(account);
         free(client);
         closer_close(&fd, 1);

@@ -64,11 +64,14 @@ static uv_poll_t *create(uv_loop_t *loop, int fd, void *data, poller_event_t *ev
 
     if (!poll || !make_room(fd) || uv_poll_init(loop, poll, fd) != 0) {
         free(poll);
+        errno = ENOMEM;
         return NULL;
     }
     poll->data = data;
-    if (poller_start(poll, UV_READABLE, event) < 0) {
+    int r = poller_start(poll, UV_READABLE, event);
+    if (r < 0) {
         uv_close((uv_handle_t *)poll, free_poll);
+        errno = -r;
         return NULL;
     }
     highest = fd > highest ? fd : highest;

@@ -15,7 +15,8 @@ void pollers_init(void);
 
 typedef void poller_event_t(struct uv_poll_s *poll, int status, int events);
 
-/* Calls `event` when `fd` is readable. NULL: there is no memory for that. Owned by the caller. */
+/* Calls `event` when `fd` is readable. Owned by the caller. NULL, and errno: ENOMEM, or ENOSPC
+ * (sysctl fs.epoll.max_user_watches). */
 struct uv_poll_s *poller_create(struct uv_loop_s *loop, int fd, void *data, poller_event_t *event);
 
 /* Watches for these events from now on, as at first or after uv_poll_stop(). 0, or a negative

@@ -45,8 +45,9 @@ int process_watch(struct process *process, struct uv_loop_s *loop, int socket, p
     }
     process->poll = poller_create(loop, fd, process, on_end);
     if (!process->poll) {
+        int r = -errno;
         close(fd);
-        return -ENOMEM;
+        return r;
     }
     process->fd = fd;
     return 0;

@@ -253,7 +253,7 @@ static int open_loop(struct server *server) {
     uv_run(server->uv, UV_RUN_NOWAIT);
     if (server->pages.fd >= 0) {
         loop->pages = poller_create(server->uv, server->pages.fd, server, on_pages);
-        return loop->pages ? 0 : -ENOMEM;
+        return loop->pages ? 0 : -errno;
     }
     return 0;
 }

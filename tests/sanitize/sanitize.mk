@@ -32,10 +32,10 @@ endef
 sane-run: all fakecuda $(SANE)
 	$(call reporting,$(PYTEST) -m 'not slow and not bare' $(SANE_TESTS))
 
-## asan-tests: Python tests on a build with AddressSanitizer, its search for leaks, and UBSan
+## asan-tests: Python tests on a build with AddressSanitizer, its search for leaks, and UBSan (those of steps are always)
 asan-tests:
 	$(MAKE) BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g' WERROR=-Werror \
-	    sane-run SANE_TESTS='tests/wire tests/python tests/fault'
+	    sane-run SANE_TESTS='tests/wire tests/python $(filter-out $(STEP_TESTS),$(wildcard tests/fault/test_*.py))'
 
 ## tsan-tests: those with threads on a build with ThreadSanitizer
 tsan-tests:
