@@ -108,7 +108,6 @@ static void answer_error(const struct call *call, int status, const char *text) 
     if (status == STATUS_OUT_OF_MEMORY || status == STATUS_SYSTEM) {
         log_short(call, text);
     }
-
     frame.tail[0] = text;
     frame.tail_nbytes[0] = strnlen(text, WIRE_TEXT_MAX);
     client_send(call->client, &frame);
