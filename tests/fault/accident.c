@@ -99,7 +99,11 @@ static int number_of(enum accident_kind kind, const char *function, const int nu
     return accident->number;
 }
 
-#define NUMBER_OF(kind, name, ...) number_of(ACCIDENT_##kind, #name, (const int[]){__VA_ARGS__, 0})
+#define NUMBER_OF(kind, name, ...)                     \
+    ({                                                 \
+        static const int numbers[] = {__VA_ARGS__, 0}; \
+        number_of(ACCIDENT_##kind, #name, numbers);    \
+    })
 
 /* Whether it fails now, with errno. */
 static int fails(int number) {
@@ -158,10 +162,15 @@ void *__libc_calloc(size_t count, size_t nbytes);
 void *__libc_realloc(void *block, size_t nbytes);
 void __libc_free(void *block);
 
+/* The sanitizer knows blocks of the linker by who called it, so that must not be us. */
+#ifdef SANITIZED
+#    define counted(block, by) (block)
+#else
 static void *counted(void *block, long by) {
     __atomic_add_fetch(blocks, block ? by : 0, __ATOMIC_RELAXED);
     return block;
 }
+#endif
 
 void *malloc(size_t nbytes) {
     return FAILS(MEMORY, malloc, ENOMEM) ? NULL : counted(__libc_malloc(nbytes), 1);

@@ -162,6 +162,7 @@ def compile_all(folder: Path):
         names = ("malloc", "calloc", "realloc", "free")
         preloaded += [f"-D__libc_{name}=__interceptor_{name}" for name in names]
         preloaded += ["-DSANITIZED", "-fno-sanitize=all", "-ftls-model=initial-exec"]
+        preloaded += ["-foptimize-sibling-calls"]
     library = ["-I", package / "include", package / "lib" / "libtensorcx.so.0"]
     library += [f"-Wl,-rpath,{package}/lib"]
     for command in (

@@ -20,6 +20,7 @@ class Peer:
     def __init__(self, number: int, sock: socket.socket):
         self.number, self.sock = number, sock
         self.pid, self.handle = 0, -1  # until it is born
+        self.identity = (0, 0)  # as a member says
         self.codes: set[int] = set()  # with which it may end
         self.is_stopped = self.is_deaf = False
         self.since = 0.0  # when it was told what it has not answered; 0: nothing
@@ -39,7 +40,7 @@ class Crew:
         theirs.close()
         self.selector.register(self.control, selectors.EVENT_READ)
         self.peers: dict[int, Peer] = {}  # by number
-        self.ended: dict[int, int] = {}  # pid -> code, of those that have not been said to be gone
+        self.ended: dict[tuple[int, int], int] = {}  # code, of those not said to be gone
         self.count = 0
         word, _ = pickle.loads(self.control.recv(ROOM))
         assert word == "ready"
@@ -72,19 +73,19 @@ class Crew:
             else:
                 yield from self._heard(key.data)
         for peer in [peer for peer in self.peers.values() if peer.is_deaf]:
-            if peer.pid in self.ended or not peer.pid:
+            if peer.identity in self.ended or not peer.pid:
                 del self.peers[peer.number]
                 peer.since = 0
                 if peer.pid:
                     os.close(peer.handle)
-                yield peer, "gone", self.ended.pop(peer.pid, None)
+                yield peer, "gone", self.ended.pop(peer.identity, None)
 
     def _reaped(self):
         data = self.control.recv(ROOM)
         if not data:
             raise AssertionError(f"the parent of all ended with {self.parent.wait()}")
-        _, pid, code = pickle.loads(data)
-        self.ended[pid] = code
+        _, identity, code = pickle.loads(data)
+        self.ended[identity] = code
 
     def _heard(self, peer):
         try:
@@ -98,8 +99,9 @@ class Crew:
             return
         kind, what = pickle.loads(data)
         if kind == "born":
-            peer.pid, peer.handle = what, os.pidfd_open(what)
-            yield peer, "born", what
+            peer.identity, peer.pid = what, what[0]
+            peer.handle = os.pidfd_open(peer.pid)
+            yield peer, "born", peer.pid
         else:
             peer.since = 0
             yield peer, "answer", (kind, what)

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import payload
@@ -294,7 +295,7 @@ class Member:
         self.sock.close()
         self.sock = socket.socket(fileno=descriptor)
         self.things = {key: self.things[key] for key in keys}
-        say(self.sock, ("born", os.getpid()))
+        say(self.sock, ("born", identity("self")))
         self.serve()
         sys.exit()
 
@@ -335,20 +336,28 @@ def parent(sock):
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 sock.close(), os.close(awake), os.close(wake)
                 mine = socket.socket(fileno=descriptor)
-                say(mine, ("born", os.getpid()))
+                say(mine, ("born", identity("self")))
                 return mine
             os.close(descriptor)
+
+
+def identity(pid) -> tuple[int, int]:
+    """Its number, which another may get after it, and when it began."""
+    text = Path("/proc", str(pid), "stat").read_text()
+    return int(text.split()[0]), int(text.rpartition(")")[2].split()[19])
 
 
 def reap(sock):
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
-        if pid == 0:
+        if dead is None:
             return
-        say(sock, ("dead", pid, os.waitstatus_to_exitcode(status)))
+        who = identity(dead.si_pid)
+        _, status = os.waitpid(dead.si_pid, 0)
+        say(sock, ("dead", who, os.waitstatus_to_exitcode(status)))
 
 
 if __name__ == "__main__":
