@@ -5,6 +5,7 @@ So a new call is not forgotten. accident_calls.h has those that fail.
 
 import subprocess
 
+import pytest
 from daemon import PACKAGES, PROGRAM, ROOT
 
 # What our own objects import, and accidents leave alone.
@@ -70,6 +71,7 @@ def test_no_call_is_forgotten(built):
     assert cannot & fail == set(), "these do fail"
 
 
+@pytest.mark.bare
 def test_all_that_fail_are_called(built):
     called = symbols("-D", "--undefined-only", PROGRAM)  # with libuv
     called |= symbols("-D", "--undefined-only", PACKAGES / "tensorcx" / "lib" / "libtensorcx.so.0")
