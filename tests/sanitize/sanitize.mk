@@ -22,15 +22,15 @@ SANE_OPTIONS = CC='$(CC) -fsanitize=$(SANITIZE)' PYTHONMALLOC=malloc ASAN_OPTION
     UBSAN_OPTIONS=print_stacktrace=1:log_path=$(REPORTS)/ubsan LSAN_OPTIONS=print_suppressions=0:suppressions=$(HERE)/leaks.supp \
     TSAN_OPTIONS=exitcode=0:die_after_fork=0:log_path=$(REPORTS)/tsan:suppressions=$(HERE)/races.supp
 
-# Runs what is given; then there must be no report.
+# Runs what is given; then there must be no report, but of a search for leaks that says itself that it did not see all threads.
 define reporting
 	@rm -rf $(REPORTS); mkdir -pm 1777 $(REPORTS)
-	$(1); status=$$?; ! find $(REPORTS) -size +0 -type f -exec cat {} + | grep . && exit $$status
+	$(1); status=$$?; ! find $(REPORTS) -size +0 -type f ! -exec grep -q 'False leaks are possible' {} \; -exec cat {} + | grep . && exit $$status
 endef
 
 .PHONY: sane-run valgrind-run build-run asan-tests tsan-tests valgrind-tests builds
 sane-run: all fakecuda $(SANE)
-	$(call reporting,$(PYTEST) -m 'not slow and not bare' $(SANE_TESTS))
+	$(call reporting,$(PYTEST) --timeout 600 -m 'not slow and not bare' $(SANE_TESTS))
 
 ## asan-tests: Python tests on a build with AddressSanitizer, its search for leaks, and UBSan (those of steps are always)
 asan-tests:
@@ -53,7 +53,7 @@ valgrind-tests:
 
 valgrind-run: all fakecuda
 	$(call reporting,$(MAKE) unit-run UNDER='$(VALGRIND)')
-	$(call reporting,VALGRIND='$(VALGRIND)' TENSORCXD=$(HERE)/valgrind.sh $(PYTEST) -m 'not slow and not bare' tests/wire)
+	$(call reporting,VALGRIND='$(VALGRIND)' TENSORCXD=$(HERE)/valgrind.sh $(PYTEST) --timeout 600 -m 'not slow and not bare' tests/wire)
 
 ## builds: C, protocol and Python tests with -O0 and with -O3 -DNDEBUG, by gcc and clang; C tests by clang with its sanitizers
 builds:
