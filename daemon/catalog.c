@@ -77,6 +77,7 @@ struct name *catalog_find(struct catalog *catalog, const char *bytes, size_t nby
 
     if (name && name->lease && name->lease->end_ms <= now_ms) {
         catalog_delete(catalog, name);
+        REACHED(NAME_EXPIRED);
         return NULL;
     }
     return name;

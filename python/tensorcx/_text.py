@@ -19,6 +19,11 @@ def age_text(seconds: float) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def printable_text(text: str) -> str:
+    """What turns the direction of a line, breaks it or is not seen is shown by its code."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def error_text(error: BaseException) -> str:
     """One line."""
     return " ".join(str(error).split()) or type(error).__name__

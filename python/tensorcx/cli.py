@@ -15,7 +15,7 @@ from tensorcx import _doctor
 from tensorcx._channel import ChannelEntry
 from tensorcx._client import Entry
 from tensorcx._text import age_text as _age
-from tensorcx._text import error_text
+from tensorcx._text import error_text, printable_text
 from tensorcx._text import size_text as _bytes
 
 
@@ -379,7 +379,10 @@ def _table(
     header: Sequence[str] | None, rows: Iterable[Sequence[Any]], right: Sequence[str] = ()
 ) -> None:
     """`right`: the columns that end in line."""
-    lines = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
+    lines = [
+        [printable_text(str(cell)) for cell in row]
+        for row in ([header] if header else []) + list(rows)
+    ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [

@@ -181,6 +181,15 @@ def test_ls_shows_all_names_whatever_the_output_can_show(published, encoding):
     assert names == ["NAME", shown, "frames/left", "obs"]
 
 
+def test_what_would_turn_the_line_around_is_shown_by_its_code(published):
+    cx.put("a/\u202e", np.zeros(1))
+    kept = cx.queue("a/\u2028")
+    for command, shown in (("ls", r"a/\u202e"), ("channels", r"a/\u2028")):
+        done = run(command, env=os.environ | {"PYTHONIOENCODING": "utf-8"}, encoding="utf-8")
+        assert done.stdout.splitlines()[1].split()[0] == shown
+    kept.close()
+
+
 def test_output_may_be_closed(published):
     shell = f"{sys.executable} -m tensorcx ls >&-"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
