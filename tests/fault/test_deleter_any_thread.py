@@ -175,6 +175,7 @@ assert cx.stats()["storages"] == 0
         program.finish()
 
 
+@pytest.mark.bare
 def test_a_consumer_that_deletes_twice_harms_only_itself(library, daemon):
     code = """
 managed, deleter = take(shared(), **VERSIONED)
