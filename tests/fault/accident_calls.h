@@ -60,6 +60,7 @@
     CALL(SYSTEM, char *, getcwd, (char *path, size_t size), (path, size), NULL, ENOENT, ENOMEM) \
     CALL(SYSTEM, int, mkdir, (const char *path, mode_t mode), (path, mode), -1, ENOSPC, EROFS) \
     CALL(SYSTEM, int, chmod, (const char *path, mode_t mode), (path, mode), -1, EROFS) \
+    CALL(SYSTEM, int, fchmod, (int fd, mode_t mode), (fd, mode), -1, EROFS) \
     CALL(SYSTEM, int, chdir, (const char *path), (path), -1, ENOMEM) \
     CALL(SYSTEM, int, unlink, (const char *path), (path), -1, EROFS) \
     CALL(SYSTEM, int, flock, (int fd, int operation), (fd, operation), -1, ENOLCK, EINTR) \
