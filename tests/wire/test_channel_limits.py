@@ -257,6 +257,7 @@ def test_a_client_that_reads_no_replies_gets_no_more_blocks(daemon):
     with daemon.connect() as client:
         for _ in range(200):
             client.send("JOIN", b"q", flags=CREATE)
+        d.settle(lambda: daemon.stats()["requests"] > 200, "all of them handled")
         replies = [client.receive() for _ in range(200)]
         limited = [reply for reply in replies if reply.status is Status.LIMIT]
         assert limited and all("unread" in reply.text for reply in limited)
